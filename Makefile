@@ -16,7 +16,7 @@ endif
 endif
 endif
 
-.PHONY: run install jupyter labs handouts slides docs test test-all fuzz test-cu112 test-gpus test-pythons check-arm check-launch check-labs check-isolated check-sagemaker \
+.PHONY: run install jupyter labs handouts slides site-lab docs test test-all fuzz test-cu112 test-gpus test-pythons check-arm check-launch check-labs check-isolated check-sagemaker \
   check-sagemaker-mpi lint dist bench bench-processes clean
 
 run: $(VENV)/.ready-cpu
@@ -165,10 +165,16 @@ dist: $(VENV)/.ready-dist
 
 # docs/ as a site in build/site, which needs no network to be read; links are checked, pages opened. GLUONLAB_URL=https://... makes links of
 # what leads to the repository.
-docs: $(VENV)/.ready-docs
+docs: $(VENV)/.ready-docs $(VENV)/.ready-labs-build
 	@NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --quiet
+	$(VENV)/bin/python labs/build.py browser
 	$(VENV)/bin/python -m pytest tests/site $(ARGS)
 	@echo "build/site/index.html"
+
+# The exercises about schedules as a page in build/site/lab, which runs Python in the browser: npm fetches Pyodide once. To try it:
+# python -m http.server -d build/site/lab
+site-lab: $(VENV)/.ready-labs-build
+	$(VENV)/bin/python labs/build.py browser $(ARGS)
 
 # Tables, and the same numbers as records for python tools/benchmarks compare; BASELINE=DIR also measures another checkout.
 RECORDS ?= bench-records

@@ -30,6 +30,9 @@ FIGURES = "labs/en/figures/"  # its files are figures/NAME on the site
 FENCED = re.compile(r"^(```|~~~).*?^\1\s*$", re.M | re.S)
 LINK = re.compile(r"(!?)\[((?:[^][]|\[[^][]*\])*)\]\(([^()\s]+)\)")
 SETTINGS_MARK = "<!-- settings of TrainConfig -->"
+LAB_MARK = "<!-- schedule labs on the site -->"
+# make docs adds this page after MkDocs, which therefore cannot check the link
+LAB_LINK = '<a href="lab/index.html">Open the page</a> (<a href="lab/ja.html" lang="ja">日本語</a>)'
 ELSEWHERE = re.compile(r"[a-z]+:|#")
 
 
@@ -48,6 +51,7 @@ def on_page_markdown(markdown, page, config, files):
     path = page.file.src_uri
     if SETTINGS_MARK in markdown:
         markdown = markdown.replace(SETTINGS_MARK, make_settings_table())
+    markdown = markdown.replace(LAB_MARK, LAB_LINK)
     return markdown if path in TOP else rewrite_links(markdown, f"docs/{path}")
 
 

@@ -11,17 +11,17 @@ Operations in MPICH" (2005), section 3, for reductions.
 
 from __future__ import annotations
 
+import importlib.util
 import math
 import operator
 from collections import Counter
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import combinations
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Sequence, Tuple
+from typing import Callable, Dict, Iterator, List, NamedTuple, Sequence, Tuple
 
-import numpy as np
-
-from gluonlab.collectives.schedule import ALLREDUCE, IS_ADD, Schedule, ScheduleArrays, schedule_to_arrays
-from gluonlab.collectives.topology import INFINITE, Link, Pair, PortRoutes, Route, Topology
+from gluonlab.collectives.schedule import ADD, ALLREDUCE, Schedule
+from gluonlab.collectives.topology import INFINITE, Link, PortRoutes, Route, Topology
 from gluonlab.errors import ScheduleError
 
 # The model: all transfers from one device to another in a step are one message. A message occupies
@@ -34,12 +34,18 @@ from gluonlab.errors import ScheduleError
 # the time that the topology allows. A chunk counts as size / chunks bytes, although real chunks may
 # be one element longer or shorter.
 
-# Steps are computed in batches, whose arrays have at most so many entries (about 100 MB). Entries
-# are links times steps, or transfers.
-MAX_BATCH_ENTRIES = 2**20
 COST_TOLERANCE = 1e-9  # relative: prices that differ by less are equal up to rounding
 # the sizes at which schedules are compared: 1 B to 4 GiB
 SIZES = tuple(2**power for power in range(33))
+
+
+@lru_cache(maxsize=None)
+def is_numpy_installed() -> bool:
+    """Return whether computations on large schedules and topologies can use NumPy."""
+    try:
+        return importlib.util.find_spec("numpy") is not None
+    except ImportError:
+        return False
 
 
 @dataclass(frozen=True)
@@ -120,10 +126,12 @@ def estimate_costs(schedule: Schedule, topology: Topology, sizes: Sequence[float
     for size in sizes:
         if not 0 <= size < math.inf:
             raise ScheduleError(f"size={size}: must be a finite number of bytes, 0 or more")
-    steps: List[List[StepCost]] = [[] for _ in sizes]
-    for step_loads in _count_loads(schedule, topology):
-        for steps_of_size, size in zip(steps, sizes):
-            steps_of_size += step_loads.step_costs(topology, size / schedule.chunks)
+    if schedule.transfers > MAX_PLAIN_TRANSFERS and is_numpy_installed():
+        from gluonlab.collectives.cost_arrays import compute_step_costs
+
+        steps = compute_step_costs(schedule, topology, sizes)
+    else:
+        steps = _plain_step_costs(schedule, topology, sizes)
     identity = schedule.name, topology.name, schedule.collective, schedule.world_size
     return [ScheduleCost(*identity, size, tuple(steps_of_size)) for size, steps_of_size in zip(sizes, steps)]
 
@@ -162,144 +170,63 @@ def bus_factor(collective: str, world_size: int) -> float:
     return (2 if collective == ALLREDUCE else 1) * (world_size - 1) / world_size
 
 
-# --- the load of links and devices in each step, computed with NumPy for millions of transfers
+# --- the load of links and devices in each step
 
-NO_LINK = -1  # fills the rows of routes with fewer links than others
-
-
-@dataclass(frozen=True)
-class RouteTable:
-    """The routes between some pairs of devices, as a table of link numbers.
-
-    ``links``: each link once. ``bytes_per_s``: the speed of each link, shape (links,).
-    ``link_numbers``: for each pair, the indices of its route's links, padded with NO_LINK, shape
-    (pairs, length of the longest route). ``latency_s``: the latency of each route, shape (pairs,).
-    """
-
-    links: Tuple[Link, ...]
-    bytes_per_s: Any
-    link_numbers: Any
-    latency_s: Any
+# `cost_arrays` computes the same costs with NumPy, which is faster for more transfers. Both give
+# bit-identical results. Without NumPy, as in a browser, this module computes all costs.
+MAX_PLAIN_TRANSFERS = 512
 
 
-def make_route_table(routes: Mapping[Pair, Route], src: Any, dst: Any) -> RouteTable:
-    """Return a table of the routes from ``src[i]`` to ``dst[i]`` for all i.
-
-    ``src`` and ``dst`` are arrays of shape (pairs,).
-
-    Raises KeyError for pairs without a route.
-    """
-    numbers: Dict[Link, int] = {}
-
-    def number_links(link_sequences: Iterable[Sequence[Link]]) -> Any:
-        """Return the links as rows of numbers, padded with NO_LINK to the longest sequence."""
-        rows = [[numbers.setdefault(link, len(numbers)) for link in sequence] for sequence in link_sequences]
-        longest = max(map(len, rows), default=0)
-        padded = [row + [NO_LINK] * (longest - len(row)) for row in rows]
-        return np.array(padded, np.int64).reshape(len(rows), longest)
-
-    pairs = list(zip(src.tolist(), dst.tolist()))
-    if isinstance(routes, PortRoutes):
-        out, into = number_links(routes.out_links), number_links(routes.in_links)
-        link_numbers, latency_s = np.hstack([out[src], into[dst]]), np.full(len(src), routes.latency_s)
-        special_rows = [row for row, pair in enumerate(pairs) if pair in routes.special_routes]
-    else:
-        link_numbers, latency_s = np.zeros((len(src), 0), np.int64), np.zeros(len(src))
-        special_rows = [*range(len(pairs))]
-    special_routes = [routes[pairs[row]] for row in special_rows]
-    special_links = number_links(route.links for route in special_routes)
-    missing = max(0, special_links.shape[1] - link_numbers.shape[1])
-    link_numbers = np.pad(link_numbers, ((0, 0), (0, missing)), constant_values=NO_LINK)
-    link_numbers[special_rows] = NO_LINK
-    link_numbers[special_rows, : special_links.shape[1]] = special_links
-    latency_s[special_rows] = [route.latency_s for route in special_routes]
-    bytes_per_s = np.array([link.bytes_per_s for link in numbers], float)
-    return RouteTable(tuple(numbers), bytes_per_s, link_numbers, latency_s)
-
-
-@dataclass(frozen=True)
-class _StepLoads:
-    """The messages and additions in ``steps`` consecutive steps.
+class _StepLoads(NamedTuple):
+    """The messages and additions in a step.
 
     A message is everything that one device sends to another in a step.
 
     Attributes:
-        steps: the number of steps.
-        route_table: the table of routes.
-        step: the step of each message, counted from the first of these steps; shape (messages,).
-        pair: the row of each message's route in the table; shape (messages,).
-        chunks: the number of chunks in each message; shape (messages,).
-        max_additions: the number of chunks that the busiest device adds in each step; shape
-            (steps,).
-        total_additions: the number of chunks that all devices add in each step; shape (steps,). If
-            devices share a memory, several additions into one chunk in a step count as one.
+        messages: the route of each message, and the number of chunks in it.
+        max_additions: the number of chunks that the busiest device adds.
+        total_additions: the number of chunks that all devices add. If devices share a memory,
+            several additions into one chunk count as one.
     """
 
-    steps: int
-    route_table: RouteTable
-    step: Any
-    pair: Any
-    chunks: Any
-    max_additions: Any
-    total_additions: Any
+    messages: List[Tuple[Route, int]]
+    max_additions: int
+    total_additions: int
 
-    def step_costs(self, topology: Topology, chunk_bytes: float) -> Iterator[StepCost]:
-        """Return the predicted time of each step for chunks of ``chunk_bytes``."""
-        table, links = self.route_table, len(self.route_table.links)
-        link_numbers = table.link_numbers[self.pair]  # (messages, longest)
-        is_link = link_numbers != NO_LINK
-        message_bytes = (self.chunks * chunk_bytes)[:, None]
-        link_s = table.latency_s[self.pair][:, None] + message_bytes / table.bytes_per_s[link_numbers]
-        cell = ((self.step * links)[:, None] + link_numbers)[is_link]  # (step, link) as a number
-        busy_s = np.bincount(cell, link_s[is_link], self.steps * links)
-        longest_s = busy_s.reshape(self.steps, links).max(axis=1, initial=0.0)
-        busiest = cell[busy_s[cell] == longest_s[cell // links]] if links else cell
-        names = [""] * self.steps
-        for step, first in zip(*np.unique(busiest // max(1, links), return_index=True)):
-            names[step] = table.links[busiest[first] % links].name  # the first of equal ones
-        reduce_s = np.maximum(
+    def step_cost(self, topology: Topology, chunk_bytes: float) -> StepCost:
+        """Return the predicted time of the step for chunks of ``chunk_bytes``."""
+        busy_s: Dict[Link, float] = {}
+        for (links, latency_s), chunks in self.messages:
+            message_bytes = chunks * chunk_bytes
+            for link in links:
+                busy_s[link] = busy_s.get(link, 0.0) + (latency_s + message_bytes / link.bytes_per_s)
+        reduce_s = max(
             self.max_additions * chunk_bytes / topology.reduce_bytes_per_s,
             self.total_additions * chunk_bytes / topology.shared_reduce_bytes_per_s,
         )
-        return map(StepCost, longest_s.tolist(), reduce_s.tolist(), names)
+        if not busy_s:
+            return StepCost(0.0, reduce_s, "")
+        busiest = max(busy_s, key=busy_s.__getitem__)  # the first of equal ones
+        return StepCost(busy_s[busiest], reduce_s, busiest.name)
 
 
 def _count_loads(schedule: Schedule, topology: Topology) -> Iterator[_StepLoads]:
-    """Yield the messages and additions of all steps, in order, one batch of steps at a time."""
-    arrays, devices = schedule_to_arrays(schedule), schedule.world_size
-    pairs = np.zeros(devices * devices, bool)
-    pairs[arrays.src * devices + arrays.dst] = True
-    used_pairs = np.flatnonzero(pairs)
-    table = make_route_table(topology.routes, *np.divmod(used_pairs, devices))
-    busiest_step = int(np.diff(arrays.starts).max(initial=1))
-    batch_steps = max(1, MAX_BATCH_ENTRIES // max(busiest_step, len(table.links), devices))
-    for first_step in range(0, len(schedule.steps), batch_steps):
-        steps = min(batch_steps, len(schedule.steps) - first_step)
-        rows = slice(arrays.starts[first_step], arrays.starts[first_step + steps])
-        step = arrays.step[rows] - first_step
-        transfer_pair = np.searchsorted(used_pairs, arrays.src[rows] * devices + arrays.dst[rows])
-        messages, chunks = _count_in_order(step * len(used_pairs) + transfer_pair)
-        adds = np.flatnonzero(arrays.op[rows] == IS_ADD) + rows.start
+    """Yield the messages and additions of each step, in order."""
+    for step in schedule.steps:
+        messages = Counter((src, dst) for src, dst, _, _ in step)
         if topology.shared_reduce_bytes_per_s < INFINITE:
-            adds = _first_writes(arrays, adds, schedule.chunks)
-        cell = (arrays.step[adds] - first_step) * devices + arrays.dst[adds]
-        added = np.bincount(cell, minlength=steps * devices).reshape(-1, devices)
-        max_additions, total_additions = added.max(axis=1), added.sum(axis=1)
-        message_step, pair_row = np.divmod(messages, len(used_pairs))
-        yield _StepLoads(steps, table, message_step, pair_row, chunks, max_additions, total_additions)
+            additions = Counter(dst for dst, _ in {(dst, chunk) for _, dst, chunk, op in step if op == ADD})
+        else:
+            additions = Counter(dst for _, dst, _, op in step if op == ADD)
+        routes = [(topology.routes[pair], chunks) for pair, chunks in messages.items()]
+        yield _StepLoads(routes, max(additions.values(), default=0), sum(additions.values()))
 
 
-def _count_in_order(values: Any) -> Tuple[Any, Any]:
-    """Return the distinct values in order of first occurrence, and their counts."""
-    distinct, first, counts = np.unique(values, return_index=True, return_counts=True)
-    order = np.argsort(first)
-    return distinct[order], counts[order]
-
-
-def _first_writes(arrays: ScheduleArrays, rows: Any, chunks: int) -> Any:
-    """Keep the first of the ``rows`` that write to the same chunk of a rank in the same step."""
-    cells = np.stack([arrays.step[rows], arrays.dst[rows] * chunks + arrays.chunk[rows]])
-    return rows[np.unique(cells, axis=1, return_index=True)[1]]
+def _plain_step_costs(schedule: Schedule, topology: Topology, sizes: Sequence[float]) -> List[List[StepCost]]:
+    """Return the cost of each step, for each of ``sizes``."""
+    all_chunk_bytes = [float(size / schedule.chunks) for size in sizes]
+    loads = list(_count_loads(schedule, topology))
+    return [[step.step_cost(topology, chunk_bytes) for step in loads] for chunk_bytes in all_chunk_bytes]
 
 
 # --- the cheapest of several schedules

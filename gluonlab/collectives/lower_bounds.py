@@ -11,15 +11,16 @@ all T.
 from __future__ import annotations
 
 import math
+import operator
+from collections import Counter
 from dataclasses import dataclass
+from functools import reduce
 from itertools import chain, combinations, count
-from typing import Any, Callable, Iterator, List, NamedTuple, Sequence, Tuple
+from typing import Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Sequence, Tuple
 
-import numpy as np
-
-from gluonlab.collectives.cost_model import NO_LINK, make_route_table
+from gluonlab.collectives.cost_model import is_numpy_installed
 from gluonlab.collectives.schedule import ALL_GATHER, ALLREDUCE, COLLECTIVES, REDUCE_SCATTER
-from gluonlab.collectives.topology import INFINITE, Topology
+from gluonlab.collectives.topology import INFINITE, Link, Pair, Topology, all_pairs
 from gluonlab.errors import ScheduleError, unknown
 
 
@@ -68,7 +69,7 @@ def find_lower_bound(topology: Topology, collective: str = ALLREDUCE) -> LowerBo
         raise ScheduleError(unknown("collective", collective, COLLECTIVES))
     if topology.world_size == 1:
         return LowerBound(collective, topology.name, ((LinearCost(0.0, 0.0),),))
-    capacity = LinkCapacity(topology)
+    capacity = _make_capacity(topology)
     cases = _bounds_of_allreduces(capacity) if collective == ALLREDUCE else _bounds_of_halves(capacity, collective)
     addition_cost = LinearCost(0.0, 0.0 if collective == ALL_GATHER else addition_seconds_per_byte(topology))
     return LowerBound(
@@ -126,13 +127,13 @@ def addition_seconds_per_byte(topology: Topology) -> float:
 
 def _bounds_of_allreduces(capacity: LinkCapacity) -> List[List[LinearCost]]:
     """Return the lower bounds for allreduces with 2 steps, 3 steps, and 4 or more steps."""
-    alpha = _lowest_latency(capacity)
+    alpha = capacity.lowest_latency_s
     s_per_byte = capacity.min_busy_seconds_per_byte(both_ways=True)
     inward, outward = capacity.min_fan_cost(True), capacity.min_fan_cost(False)
     # A contribution needs one step for each hop to its farthest reader. Also, the first complete
     # rank has received all other contributions, and the rank of the last one needs one more step.
-    distances = _shortest_latencies(capacity)
-    farthest = max(float(distances.max()), _radius(distances, inward=True) + alpha)
+    distances = capacity.shortest_latencies()
+    farthest = max(distances.longest, distances.inward_radius + alpha)
     distance_bound = LinearCost(farthest, 0.0)
     two_steps = [a.plus(b) for a in _fan_lines(inward, alpha) for b in _fan_lines(outward, alpha)]
     # Each chunk fans in or out, so at least half of the bytes fan in, or half of them fan out.
@@ -154,9 +155,10 @@ def _bounds_of_halves(capacity: LinkCapacity, collective: str) -> List[List[Line
     that a rank holds, or the number of ranks that hold a chunk.
     """
     inward = collective == REDUCE_SCATTER
-    alpha = _lowest_latency(capacity)
+    alpha = capacity.lowest_latency_s
     s_per_byte = capacity.min_busy_seconds_per_byte(both_ways=False)
-    distance_bound = LinearCost(_radius(_shortest_latencies(capacity), inward), 0.0)
+    distances = capacity.shortest_latencies()
+    distance_bound = LinearCost(distances.inward_radius if inward else distances.outward_radius, 0.0)
     messages = _min_growth_messages(capacity.topology.world_size, capacity.max_partners(inward))
     cases = ((1, _fan_lines(capacity.min_fan_cost(inward), alpha)), (2, [LinearCost(alpha * messages, 0.0)]))
     return [[*lines, LinearCost(steps * alpha, s_per_byte), distance_bound] for steps, lines in cases]
@@ -164,35 +166,6 @@ def _bounds_of_halves(capacity: LinkCapacity, collective: str) -> List[List[Line
 
 def _fan_lines(fan: FanCost, alpha: float) -> List[LinearCost]:
     return [LinearCost(fan.messages * alpha, 0.0), LinearCost(fan.messages_with_bytes * alpha, fan.s_per_byte)]
-
-
-def _lowest_latency(capacity: LinkCapacity) -> float:
-    return float(_latencies_between_ranks(capacity).min())
-
-
-def _latencies_between_ranks(capacity: LinkCapacity) -> Any:
-    """Return the latency from each rank to every other rank."""
-    return capacity.latency_s[~np.eye(len(capacity.latency_s), dtype=bool)]
-
-
-# --- latency by distance
-
-
-def _radius(distances: Any, inward: bool) -> float:
-    """Return the distance between the most central rank and the rank farthest from it.
-
-    ``inward``: whether the distance is measured toward the central rank, not away from it.
-    """
-    return float(distances.max(axis=0 if inward else 1).min())
-
-
-def _shortest_latencies(capacity: LinkCapacity) -> Any:
-    """Return the least sum of latencies on any path, as an array [src, dst] (Floyd's algorithm)."""
-    distances = capacity.latency_s.copy()
-    if np.ptp(_latencies_between_ranks(capacity)) > 0:
-        for via in range(len(distances)):
-            np.minimum(distances, distances[:, via, None] + distances[via], out=distances)
-    return distances
 
 
 # --- latency by the growth of knowledge
@@ -265,19 +238,52 @@ class FanCost(NamedTuple):
     s_per_byte: float
 
 
-class LinkCapacity:
-    """The links on the routes of a topology with at least two devices.
+class Distances(NamedTuple):
+    """The sums of latencies along the fastest paths between ranks, in seconds.
 
-    ``latency_s``: an array [src, dst], 0 from a rank to itself.
+    ``longest``: the longest distance. ``inward_radius``: the distance to the most central rank from
+    the rank farthest from it. ``outward_radius``: the same in the other direction.
     """
 
+    longest: float
+    inward_radius: float
+    outward_radius: float
+
+
+RouteLinks = Tuple[int, ...]  # the numbers of the links of a route, each once
+
+# `capacity_arrays` computes the same bounds with NumPy, which is faster for more devices. Both give
+# bit-identical results. Without NumPy, as in a browser, this module computes all bounds.
+MAX_PLAIN_RANKS = 16
+
+
+class LinkCapacity:
+    """The links on the routes of a topology with at least two devices."""
+
     def __init__(self, topology: Topology) -> None:
-        self.topology, p = topology, topology.world_size
-        self._src, self._dst = np.nonzero(~np.eye(p, dtype=bool))
-        table = make_route_table(topology.routes, self._src, self._dst)
-        self._speeds, self._link_numbers = table.bytes_per_s, _drop_repeated_links(table.link_numbers)
-        self.latency_s = np.zeros((p, p))
-        self.latency_s[self._src, self._dst] = table.latency_s
+        self.topology = topology
+        numbers: Dict[Link, int] = {}
+        self._routes: Dict[Pair, RouteLinks] = {}
+        self._latency_s: Dict[Pair, float] = {}
+        for pair in all_pairs(topology.world_size):
+            route = topology.routes[pair]
+            self._routes[pair] = tuple(dict.fromkeys(numbers.setdefault(link, len(numbers)) for link in route.links))
+            self._latency_s[pair] = float(route.latency_s)
+        self._speeds = [float(link.bytes_per_s) for link in numbers]
+
+    @property
+    def lowest_latency_s(self) -> float:
+        """The lowest latency of a route."""
+        return min(self._latency_s.values())
+
+    def shortest_latencies(self) -> Distances:
+        """Return the distances between ranks, by Floyd's algorithm."""
+        ranks = range(self.topology.world_size)
+        rows = [[self._latency_s.get((src, dst), 0.0) for dst in ranks] for src in ranks]
+        for via in ranks:
+            rows = [[min(direct, row[via] + rest) for direct, rest in zip(row, rows[via])] for row in rows]
+        inward, outward = (min(map(max, sides)) for sides in (zip(*rows), rows))
+        return Distances(max(map(max, rows)), inward, outward)
 
     def min_fan_cost(self, inward: bool) -> FanCost:
         """Return the least cost of a step between each owner of chunks and all other ranks.
@@ -290,17 +296,19 @@ class LinkCapacity:
         bandwidth of a rank. The fractions of all ranks add up to 1. So for at least one rank, x s
         is at least 1 / S, where S is the sum of 1 / s over all ranks.
         """
-        byte_limits, max_messages = [], []
+        limits, max_messages = [], []
         for routes in self._routes_by_rank(inward):
-            use_counts = self._count_uses(routes)
-            busy_times = use_counts / self._speeds
-            limiting_link = np.where(busy_times == busy_times.max(), use_counts, 0).argmax()
-            byte_limits.append(
-                (int(use_counts[limiting_link]), self._speeds[limiting_link] / use_counts[limiting_link])
-            )
-            max_messages.append(int(use_counts.max()))
-        messages, speeds = zip(*byte_limits)
-        return FanCost(min(max_messages), min(messages), float(1 / sum(speeds)))
+            use_counts = _count_uses(routes)
+            busy_times = {link: count / self._speeds[link] for link, count in use_counts.items()}
+            longest = max(busy_times.values())
+            busiest = [link for link in sorted(use_counts) if busy_times[link] == longest]
+            limiting_link = max(busiest, key=use_counts.__getitem__)
+            uses = use_counts[limiting_link]
+            limits.append((uses, self._speeds[limiting_link] / uses))
+            max_messages.append(max(use_counts.values()))
+        messages, speeds = zip(*limits)
+        # not `sum`, which rounds differently since Python 3.12
+        return FanCost(min(max_messages), min(messages), 1 / reduce(operator.add, speeds))
 
     def max_partners(self, inward: bool) -> Callable[[int], int]:
         """Return f: with m messages per link, a rank can receive from at most f(m) ranks.
@@ -310,8 +318,8 @@ class LinkCapacity:
         """
         groups = set()
         for routes in self._routes_by_rank(inward):
-            route_counts = np.bincount(self._most_used_links(routes, self._count_uses(routes)))
-            groups.add(tuple(np.sort(route_counts[route_counts > 0]).tolist()))
+            route_counts = Counter(_most_used_links(routes, _count_uses(routes)))
+            groups.add(tuple(sorted(route_counts.values())))
         return lambda m: max(sum(min(m, size) for size in sizes) for sizes in groups)
 
     def min_busy_seconds_per_byte(self, both_ways: bool) -> float:
@@ -328,7 +336,7 @@ class LinkCapacity:
         sends every chunk out of every part and into every part, which gives further bounds.
         """
         ways = 2 if both_ways else 1
-        return max(self._partition_seconds_per_byte(parts, ways) for parts in _partitions(self.topology))
+        return max(self._partition_seconds_per_byte(parts, ways) for parts in partitions(self.topology))
 
     def _partition_seconds_per_byte(self, parts: Sequence[RankSet], ways: int) -> float:
         """Return the bound of `min_busy_seconds_per_byte` for one division into ``parts``.
@@ -336,68 +344,62 @@ class LinkCapacity:
         ``parts``: sets of ranks. ``ways``: 2 for an allreduce, 1 for a reduce_scatter or
         all_gather.
         """
-        part_of_rank = np.zeros(self.topology.world_size, np.int64)
-        for number, part in enumerate(parts):
-            part_of_rank[list(part)] = number
-        src_part, dst_part = part_of_rank[self._src], part_of_rank[self._dst]
-        crosses = src_part != dst_part
-        routes = self._link_numbers[crosses]
-        all_parts_bound = ways * (len(parts) - 1) / self._min_cover_speed(routes)
-        if ways == 1:
-            return all_parts_bound
-        sides = (_group_rows(side[crosses], len(parts)) for side in (src_part, dst_part))
-        return max(all_parts_bound, *(1 / self._min_cover_speed(routes[rows]) for rows in chain(*sides)))
+        part_of_rank = {rank: number for number, part in enumerate(parts) for rank in part}
+        crossing = {
+            pair: links for pair, links in self._routes.items() if part_of_rank[pair[0]] != part_of_rank[pair[1]]
+        }
+        bounds = [ways * (len(parts) - 1) / self._min_cover_speed(list(crossing.values()))]
+        for side in (0, 1) if ways == 2 else ():
+            routes_by_part: List[List[RouteLinks]] = [[] for _ in parts]
+            for pair, links in crossing.items():
+                routes_by_part[part_of_rank[pair[side]]].append(links)
+            bounds += [1 / self._min_cover_speed(routes) for routes in routes_by_part]
+        return max(bounds)
 
-    def _min_cover_speed(self, routes: Any) -> float:
+    def _min_cover_speed(self, routes: Sequence[RouteLinks]) -> float:
         """Return the lowest total bytes/s among four covers of the routes.
 
         A cover is a set of links such that every route passes at least one of them. Every cover
         gives a bound. Four covers are tried: the first links of all routes, the last links, the
         links that most routes pass, and the slowest links.
         """
-        use_counts = self._count_uses(routes)
-        is_link = routes != NO_LINK
-        rows, last = np.arange(len(routes)), routes.shape[1] - 1 - is_link[:, ::-1].argmax(axis=1)
-        speeds = np.where(is_link, self._speeds[routes], np.inf)
-        slowest = is_link & (speeds == speeds.min(axis=1, keepdims=True))
+        use_counts, speed_of = _count_uses(routes), self._speeds.__getitem__
+        slowest = [[link for link in links if speed_of(link) == min(map(speed_of, links))] for links in routes]
         covers = (
-            routes[rows, is_link.argmax(axis=1)],
-            routes[rows, last],
-            self._most_used_links(routes, use_counts),
-            routes[rows, np.where(slowest, use_counts[routes], -1).argmax(axis=1)],
+            {links[0] for links in routes},
+            {links[-1] for links in routes},
+            set(_most_used_links(routes, use_counts)),
+            set(_most_used_links(slowest, use_counts)),
         )
-        return min(float(self._speeds[np.unique(cover)].sum()) for cover in covers)
+        return min(math.fsum(map(speed_of, cover)) for cover in covers)
 
-    def _most_used_links(self, routes: Any, use_counts: Any) -> Any:
-        """Return the most used link of each route: the number of the link that most routes pass."""
-        columns = np.where(routes != NO_LINK, use_counts[routes], -1).argmax(axis=1)
-        return routes[np.arange(len(routes)), columns]
-
-    def _count_uses(self, routes: Any) -> Any:
-        """Return the number of routes that pass each link, as an array of shape (links,)."""
-        return np.bincount(routes[routes != NO_LINK], minlength=len(self._speeds))
-
-    def _routes_by_rank(self, inward: bool) -> Iterator[Any]:
-        """Return the routes into each rank if ``inward``, else the routes out of each rank."""
-        side = self._dst if inward else self._src
-        return (self._link_numbers[rows] for rows in _group_rows(side, self.topology.world_size))
+    def _routes_by_rank(self, inward: bool) -> Iterator[List[RouteLinks]]:
+        """Yield the routes into each rank if ``inward``, else the routes out of each rank."""
+        side = 1 if inward else 0
+        for rank in range(self.topology.world_size):
+            yield [links for pair, links in self._routes.items() if pair[side] == rank]
 
 
-def _drop_repeated_links(link_numbers: Any) -> Any:
-    """Write NO_LINK in place of links that a route has passed before, and return the table."""
-    for column in range(1, link_numbers.shape[1]):
-        is_repeated = (link_numbers[:, :column] == link_numbers[:, column : column + 1]).any(axis=1)
-        link_numbers[is_repeated, column] = NO_LINK
-    return link_numbers
+def _count_uses(routes: Iterable[RouteLinks]) -> Mapping[int, int]:
+    """Return the number of routes that pass each link."""
+    return Counter(chain.from_iterable(routes))
 
 
-def _group_rows(column: Any, count: int) -> Sequence[Any]:
-    """Return, for each value from 0 to ``count`` - 1, the rows with this value in ``column``."""
-    ends = np.cumsum(np.bincount(column, minlength=count))
-    return np.split(np.argsort(column, kind="stable"), ends[:-1])
+def _most_used_links(routes: Iterable[Sequence[int]], use_counts: Mapping[int, int]) -> List[int]:
+    """Return the most used link of each route: the number of the link that most routes pass."""
+    return [max(links, key=use_counts.__getitem__) for links in routes]
 
 
-def _partitions(topology: Topology) -> Iterator[Sequence[RankSet]]:
+def _make_capacity(topology: Topology) -> LinkCapacity:
+    """Return the capacity of a topology's links, computed in the faster way."""
+    if topology.world_size <= MAX_PLAIN_RANKS or not is_numpy_installed():
+        return LinkCapacity(topology)
+    from gluonlab.collectives.capacity_arrays import ArrayLinkCapacity
+
+    return ArrayLinkCapacity(topology)
+
+
+def partitions(topology: Topology) -> Iterator[Sequence[RankSet]]:
     """Yield ways to divide the ranks: one by one, by group, by host, and into any two sets.
 
     All pairs of sets are tried only for up to MAX_RANKS_FOR_ALL_CUTS ranks.

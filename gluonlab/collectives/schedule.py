@@ -8,8 +8,7 @@ consists of such transfers, which determine its result and its cost.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from operator import itemgetter
-from typing import Any, List, NamedTuple, Sequence, Tuple
+from typing import Any, NamedTuple, Sequence, Tuple
 
 from gluonlab.errors import ScheduleError
 
@@ -116,49 +115,3 @@ def join_reduce_scatter_and_all_gather(name: str, first: Schedule, second: Sched
             f"chunks on ranks {second.owner}: use the same owners"
         )
     return replace(first, name=name, collective=ALLREDUCE, steps=first.steps + second.steps)
-
-
-# --- schedules as arrays, for computations on millions of transfers
-
-Column = Any  # an array of one dimension
-IS_ADD, IS_COPY, UNKNOWN_OP = range(3)
-_OP_CODES = {ADD: IS_ADD, COPY: IS_COPY}
-
-
-@dataclass(frozen=True)
-class ScheduleArrays:
-    """A schedule as arrays with one entry for each transfer, in the order of the schedule.
-
-    ``step``, ``src``, ``dst``, ``chunk``: integers, shape (transfers,). ``op``: IS_ADD, IS_COPY, or
-    UNKNOWN_OP, shape (transfers,). ``starts``: the index of the first transfer of each step,
-    followed by the number of transfers, shape (steps + 1,).
-    """
-
-    step: Column
-    src: Column
-    dst: Column
-    chunk: Column
-    op: Column
-    starts: Column
-
-
-def schedule_to_arrays(schedule: Schedule) -> ScheduleArrays:
-    """Convert a schedule to arrays.
-
-    Raises TypeError for ranks or chunks that int64 cannot represent.
-    """
-    import numpy as np  # imported here, because the doctor reads topologies without numpy
-
-    def to_column(values: List[int]) -> Column:
-        """Return ranks or chunks as an int64 array. Raises TypeError for other values."""
-        column = np.array(values) if values else np.zeros(0, np.int64)
-        if column.ndim != 1 or not np.can_cast(column.dtype, np.int64):
-            raise TypeError("ranks and chunks must be whole numbers")
-        return column.astype(np.int64, copy=False)
-
-    transfers = [transfer for step in schedule.steps for transfer in step]
-    lengths = [len(step) for step in schedule.steps]
-    src, dst, chunk = (to_column(list(map(itemgetter(field), transfers))) for field in range(3))
-    op = np.array([_OP_CODES.get(name, UNKNOWN_OP) for name in map(itemgetter(3), transfers)], np.int8)
-    step = np.repeat(np.arange(len(lengths)), lengths)
-    return ScheduleArrays(step, src, dst, chunk, op, np.cumsum([0, *lengths]))

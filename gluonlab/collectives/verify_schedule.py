@@ -9,23 +9,10 @@ Chunks do not affect each other, so each chunk is simulated separately.
 
 from __future__ import annotations
 
-from typing import Any, Dict, Iterator, List, Optional, Tuple
+import operator
+from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple
 
-import numpy as np
-
-from gluonlab.collectives.schedule import (
-    ADD,
-    ALL_GATHER,
-    COLLECTIVES,
-    IS_ADD,
-    IS_COPY,
-    OPS,
-    REDUCE_SCATTER,
-    UNKNOWN_OP,
-    Schedule,
-    ScheduleArrays,
-    schedule_to_arrays,
-)
+from gluonlab.collectives.schedule import ADD, ALL_GATHER, COLLECTIVES, OPS, REDUCE_SCATTER, Schedule, Step
 from gluonlab.errors import ScheduleError
 
 Contributions = Tuple[int, ...]  # how often each rank's contribution is in a sum
@@ -45,11 +32,8 @@ def verify(schedule: Schedule) -> None:
             the last transfer into a chunk that remains incomplete.
     """
     _check_shape(schedule)
-    arrays = _check_steps(schedule)
-    by_chunk = np.argsort(arrays.chunk, kind="stable")
-    ends = np.cumsum(np.bincount(arrays.chunk, minlength=schedule.chunks))
-    for chunk, rows in enumerate(np.split(by_chunk, ends[:-1])):
-        _check_chunk(schedule, chunk, _ChunkSimulation(arrays, rows, schedule.world_size), arrays)
+    for chunk, transfers in enumerate(_check_steps(schedule)):
+        _check_chunk(schedule, chunk, _ChunkSimulation(transfers, schedule.world_size))
 
 
 def simulate_contributions(schedule: Schedule) -> Iterator[List[List[Contributions]]]:
@@ -89,42 +73,59 @@ def _format_transfer(schedule: Schedule, position: Position) -> str:
 # --- the rules of a step, which make its transfers independent of each other
 
 
-def _check_steps(schedule: Schedule) -> ScheduleArrays:
-    """Check the rules of all steps, and return the schedule as arrays.
+class _ChunkTransfers(NamedTuple):
+    """The transfers of one chunk, as lists with one entry for each transfer."""
 
-    The arrays show quickly which step breaks a rule. `_check_step` then finds the transfer.
+    src: List[int]
+    dst: List[int]
+    op: List[str]
+
+
+def _check_steps(schedule: Schedule) -> List[_ChunkTransfers]:
+    """Check the rules of all steps, and return the transfers of each chunk.
+
+    Large schedules have millions of transfers. So the rules are first checked in a fast way, which
+    does not find the transfer that breaks a rule. `_check_step` then finds the transfer.
     """
+    by_chunk = {chunk: _ChunkTransfers([], [], []) for chunk in range(schedule.chunks)}
     try:
-        arrays = schedule_to_arrays(schedule)
-    except TypeError:  # another rule may be broken before: its message is better
-        for number in range(len(schedule.steps)):
-            _check_step(schedule, number)
+        for step in schedule.steps:
+            for src, dst, chunk, op in step:
+                src_list, dst_list, op_list = by_chunk[chunk]
+                src_list.append(src)
+                dst_list.append(dst)
+                op_list.append(op)
+        are_valid = all(_are_possible(each, schedule.world_size) for each in by_chunk.values())
+        are_valid = are_valid and all(_are_independent(step, schedule.chunks) for step in schedule.steps)
+    except (KeyError, TypeError):  # an impossible chunk, or ranks that are not numbers
+        _check_each_step(schedule)
         raise
-    invalid_step = _find_invalid_step(arrays, schedule.world_size, schedule.chunks)
-    if invalid_step is not None:
-        _check_step(schedule, invalid_step)
-    return arrays
+    if not are_valid:
+        _check_each_step(schedule)
+    return list(by_chunk.values())
 
 
-def _find_invalid_step(arrays: ScheduleArrays, ranks: int, chunks: int) -> Optional[int]:
-    """Return the number of the first step with a transfer that breaks a rule, or None."""
-    src, dst, chunk = arrays.src, arrays.dst, arrays.chunk
-    is_invalid = (arrays.op == UNKNOWN_OP) | (src == dst)
-    for column, count in ((src, ranks), (dst, ranks), (chunk, chunks)):
-        is_invalid |= (column < 0) | (column >= count)
-    first_invalid = arrays.step[np.argmax(is_invalid)] if is_invalid.any() else len(arrays.starts) - 1
-    writer = np.full(ranks * chunks, -1)  # the last row that writes each cell
-    for step in range(first_invalid):
-        rows = slice(*arrays.starts[step : step + 2])
-        read = src[rows] * chunks + chunk[rows]
-        written = dst[rows] * chunks + chunk[rows]
-        numbers = np.arange(rows.start, rows.stop)
-        writer[written] = numbers
-        overwritten = written[writer[written] != numbers]
-        copied = written[arrays.op[rows] == IS_COPY]
-        if (writer[read] >= rows.start).any() or np.isin(overwritten, copied).any():
-            return step
-    return int(first_invalid) if is_invalid.any() else None
+def _are_possible(transfers: _ChunkTransfers, ranks: int) -> bool:
+    """Return whether ranks and operations exist, and no rank sends to itself."""
+    src, dst, op = transfers
+    are_ranks = all(min(each, default=0) >= 0 and max(each, default=0) < ranks for each in (src, dst))
+    return are_ranks and not any(map(operator.eq, src, dst)) and set(op) <= set(OPS)
+
+
+def _are_independent(step: Step, chunks: int) -> bool:
+    """Return whether the transfers of a step are obviously independent of each other.
+
+    A cell is compared as a number, which is faster than as a tuple.
+    """
+    written = {dst * chunks + chunk for _, dst, chunk, _ in step}
+    if len(written) < len(step) and any(op != ADD for *_, op in step):
+        return False
+    return written.isdisjoint([src * chunks + chunk for src, _, chunk, _ in step])
+
+
+def _check_each_step(schedule: Schedule) -> None:
+    for number in range(len(schedule.steps)):
+        _check_step(schedule, number)
 
 
 def _check_step(schedule: Schedule, number: int) -> None:
@@ -183,22 +184,20 @@ class _SumTrees:
 
 
 class _ChunkSimulation:
-    """The transfers of one chunk, in ``rows`` of `ScheduleArrays`, applied to trees.
+    """The transfers of one chunk, applied to trees.
 
     ``final_trees[rank]``: the rank's tree at the end. ``written``: the tree that each transfer
     wrote.
     """
 
-    def __init__(self, arrays: ScheduleArrays, rows: Any, world_size: int) -> None:
-        self.rows, self.sums = rows, _SumTrees(world_size)
-        self.src, self.dst = arrays.src[rows].tolist(), arrays.dst[rows].tolist()
-        self.adds = (arrays.op[rows] == IS_ADD).tolist()
+    def __init__(self, transfers: _ChunkTransfers, world_size: int) -> None:
+        self.transfers, self.sums = transfers, _SumTrees(world_size)
         self.final_trees = list(range(world_size))
         self.written: List[int] = []
-        tree = self.final_trees
-        for src, dst, adds in zip(self.src, self.dst, self.adds):
-            tree[dst] = self.sums.add(tree[dst], tree[src]) if adds else tree[src]
-            self.written.append(tree[dst])
+        tree, add, append = self.final_trees, self.sums.add, self.written.append
+        for src, dst, op in zip(*transfers):
+            tree[dst] = new = add(tree[dst], tree[src]) if op == ADD else tree[src]
+            append(new)
 
     def find_faulty_transfer(self, rank: int) -> Optional[int]:
         """Return the first transfer that makes the final chunk of ``rank`` wrong.
@@ -209,17 +208,18 @@ class _ChunkSimulation:
         ancestors: List[int] = []  # the transfers that contribute to the final chunk, backwards
         relevant_ranks = {rank}
         for index in reversed(range(len(self.written))):
-            if self.dst[index] in relevant_ranks:
+            src, dst, op = self.transfers.src[index], self.transfers.dst[index], self.transfers.op[index]
+            if dst in relevant_ranks:
                 ancestors.append(index)
-                if not self.adds[index]:
-                    relevant_ranks.discard(self.dst[index])
-                relevant_ranks.add(self.src[index])
+                if op != ADD:
+                    relevant_ranks.discard(dst)
+                relevant_ranks.add(src)
         doubles = [index for index in reversed(ancestors) if self.sums.duplicates[self.written[index]]]
-        into_rank = [index for index in ancestors if self.dst[index] == rank]
+        into_rank = [index for index in ancestors if self.transfers.dst[index] == rank]
         return next(iter(doubles + into_rank[:1]), None)
 
 
-def _check_chunk(schedule: Schedule, chunk: int, simulation: _ChunkSimulation, arrays: ScheduleArrays) -> None:
+def _check_chunk(schedule: Schedule, chunk: int, simulation: _ChunkSimulation) -> None:
     """Raise ScheduleError unless the final chunk is correct and bit-identical on all ranks."""
     owner, all_ranks = schedule.owner[chunk], (1 << schedule.world_size) - 1
     ranks = [owner] if schedule.collective == REDUCE_SCATTER else range(schedule.world_size)
@@ -232,11 +232,11 @@ def _check_chunk(schedule: Schedule, chunk: int, simulation: _ChunkSimulation, a
         elif contributors != all_ranks or duplicates:
             problem = f"chunk {chunk} {_describe_miscount(all_ranks & ~contributors, duplicates)}"
         if problem:
-            _raise_fault(schedule, arrays, simulation, rank, f"rank {rank} ends with {problem}")
+            _raise_fault(schedule, chunk, simulation, rank, f"rank {rank} ends with {problem}")
     for rank in ranks:
         if simulation.final_trees[rank] != simulation.final_trees[ranks[0]]:
             order = f"ranks {ranks[0]} and {rank} add the contributions to chunk {chunk} in a different order"
-            _raise_fault(schedule, arrays, simulation, rank, f"{order}, so their results are not bit-identical")
+            _raise_fault(schedule, chunk, simulation, rank, f"{order}, so their results are not bit-identical")
 
 
 def _describe_miscount(missing: int, duplicates: int) -> str:
@@ -249,14 +249,15 @@ def _format_ranks(bits: int) -> str:
     return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
 
 
-def _raise_fault(
-    schedule: Schedule, arrays: ScheduleArrays, simulation: _ChunkSimulation, rank: int, message: str
-) -> None:
+def _raise_fault(schedule: Schedule, chunk: int, simulation: _ChunkSimulation, rank: int, message: str) -> None:
     """Raise ScheduleError for the first transfer that makes the final chunk of ``rank`` wrong."""
     index = simulation.find_faulty_transfer(rank)
     if index is None:
         raise ScheduleError(f"{schedule.name}: {message}: no transfer sends this chunk to rank {rank}")
-    row = int(simulation.rows[index])
-    step = int(arrays.step[row])
-    position: Position = (step, row - int(arrays.starts[step]))
-    raise ScheduleError(f"{_format_transfer(schedule, position)}: {message}", *position)
+    positions: List[Position] = [
+        (number, position)
+        for number, step in enumerate(schedule.steps)
+        for position, transfer in enumerate(step)
+        if transfer.chunk == chunk
+    ]
+    raise ScheduleError(f"{_format_transfer(schedule, positions[index])}: {message}", *positions[index])

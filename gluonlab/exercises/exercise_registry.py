@@ -39,12 +39,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from types import CodeType, TracebackType
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, TypeVar, Union
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, TypeVar, Union
 
 from gluonlab.errors import ExerciseError, unknown
+from gluonlab.exercises.case_integers import CaseIntegers
 from gluonlab.exercises.languages import Texts, choose_text, language
+
+if TYPE_CHECKING:
+    import numpy as np
 
 CHECK_SECONDS = 20.0  # time limit of one check; a right answer needs less than a tenth of this time
 
@@ -248,10 +250,21 @@ def case_rng(number: Union[int, Sequence[int]]) -> np.random.RandomState:
     ``number``: one or more seeds that differ between checkers. If there is a grader's seed, it is
     appended to them.
     """
+    import numpy as np  # imported here, because a browser has no NumPy
+
+    return np.random.RandomState(_add_grader_seed(number))
+
+
+def case_integers(number: Union[int, Sequence[int]]) -> CaseIntegers:
+    """Return a generator of the same integers as `case_rng`, which does not need NumPy."""
+    return CaseIntegers(_add_grader_seed(number))
+
+
+def _add_grader_seed(number: Union[int, Sequence[int]]) -> Union[int, Sequence[int]]:
     if _seed is None:
-        return np.random.RandomState(number)
+        return number
     numbers = list(number) if isinstance(number, Sequence) else [number]
-    return np.random.RandomState([*numbers, _seed])
+    return [*numbers, _seed]
 
 
 def extra_cases(count: int, draw: Callable[[np.random.RandomState], T], number: int = 0) -> List[T]:
@@ -259,8 +272,10 @@ def extra_cases(count: int, draw: Callable[[np.random.RandomState], T], number: 
 
     ``number``: a part of the random seed that differs between lists of cases.
     """
+    if _seed is None:
+        return []
     random = case_rng([number, 1])
-    return [draw(random) for _ in range(0 if _seed is None else count)]
+    return [draw(random) for _ in range(count)]
 
 
 @contextmanager
@@ -292,9 +307,10 @@ def time_limit(seconds: float) -> Iterator[None]:
     """Raise TimeLimitExceeded in the ``with`` block after ``seconds``, and then every second.
 
     Python code is interrupted at once. A call to a C library is interrupted only when it returns.
-    There is no limit outside the main thread, because only the main thread receives signals.
+    There is no limit outside the main thread, because only the main thread receives signals. In a
+    browser, Python has no timers, and the page stops the answer.
     """
-    if threading.current_thread() is not threading.main_thread():
+    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "setitimer"):
         yield
         return
     running = True

@@ -8,10 +8,9 @@ wrong results, and the mistake leads to all of them. Otherwise, it returns no ex
 from __future__ import annotations
 
 import math
+import sys
 from copy import deepcopy
 from typing import Any, Callable, Iterable, List, NamedTuple, Optional, Sequence, Tuple
-
-import numpy as np
 
 from gluonlab.exercises.exercise_registry import Wrong
 
@@ -19,7 +18,6 @@ TextPair = Tuple[str, str]  # a text in English, and the same text in Japanese
 Fault = Tuple[Any, str, str]  # whether the fault is present, its English text, and its Japanese text
 
 NO_TEXT: TextPair = ("", "")
-NUMBER_TYPES = (int, float, np.number)
 
 
 class CaseText(NamedTuple):
@@ -85,15 +83,30 @@ def wrong_return(got: Any, call: str, en: str, ja: str) -> Wrong:
     )
 
 
+def is_number(value: Any) -> bool:
+    """Return whether ``value`` is a number of Python or NumPy."""
+    return isinstance(value, (int, float)) or _is_numpy_instance(value, "number")
+
+
+def is_integer(value: Any) -> bool:
+    """Return whether ``value`` is an integer of Python or NumPy."""
+    return isinstance(value, int) or _is_numpy_instance(value, "integer")
+
+
+def _is_numpy_instance(value: Any, type_name: str) -> bool:
+    numpy = sys.modules.get("numpy")  # has been imported if there is a value of its types
+    return numpy is not None and isinstance(value, getattr(numpy, type_name))
+
+
 def check_number(got: Any, call: str) -> None:
     """Raise Wrong if ``got`` is not a number."""
-    if not isinstance(got, NUMBER_TYPES):
+    if not is_number(got):
         raise wrong_return(got, call, "a number", "数値")
 
 
 def is_close_number(got: Any, want: float, rel: float = 1e-6) -> bool:
     """Return whether ``got`` is a number that equals ``want`` up to rounding errors."""
-    return isinstance(got, NUMBER_TYPES) and math.isclose(got, want, rel_tol=rel)
+    return is_number(got) and math.isclose(got, want, rel_tol=rel)
 
 
 def count_in_english(count: int, thing: str, plural_end: str = "s") -> str:
@@ -193,7 +206,7 @@ def find_mistake(results: Sequence[AnswerResult], right: Callable[[Any, Any], bo
 
 def is_same_number(got: Any, want: Any) -> bool:
     """Return whether ``got`` is a number that equals ``want`` exactly."""
-    return isinstance(got, NUMBER_TYPES) and bool(got == want)
+    return is_number(got) and bool(got == want)
 
 
 def matches_formula(

@@ -22,12 +22,12 @@ from gluonlab.engine.cpu_threads import EngineContext
 from gluonlab.exercises.array_tracking import check_unmodified, cpu_devices, format_array, watch
 from gluonlab.exercises.exercise_registry import Wrong, case_rng, exercise
 from gluonlab.exercises.explain_wrong_answers import (
-    NUMBER_TYPES,
     CaseText,
     TextPair,
     check_faults,
     counterexample,
     formula_mistakes,
+    is_number,
     run_cases,
 )
 from gluonlab.exercises.guesses import ChoiceForm, ListForm, NumberForm, YesNoForm, register_guess
@@ -216,7 +216,7 @@ def _time_answer(answer: Clock, work: Callable[[], None], after_others: bool = T
         begin = time.perf_counter()
         got = answer(work)
         took = time.perf_counter() - begin
-    if isinstance(got, NUMBER_TYPES):
+    if is_number(got):
         return TimedAnswer(float(got), took, cpu_clocks)
     raise Wrong(
         en=f"your function returned {got!r}: return the number of seconds",

@@ -527,7 +527,7 @@ def _explain_wrong_accuracy(mistaken: Sequence[EvaluationCall]) -> Wrong:
         f"{en}, {right} of them right: got {got!r}, expected {right / count:.4g}",
         f"{ja}、正解は {right} 枚: {got!r} になりました。正しくは {right / count:.4g} です",
         pick_explanation(
-            (not isinstance(got, explain.NUMBER_TYPES), "return a number", "数値を返してください"),
+            (not explain.is_number(got), "return a number", "数値を返してください"),
             (missing, f"only {count - len(missing)} images were computed; missing: {_format_numbers(missing)}",
              f"{count - len(missing)} 枚しか計算していません。{_format_numbers(missing)} 番が抜けています"),
             (twice, f"some images were computed more than once: {_format_numbers(twice)}",
@@ -549,7 +549,7 @@ def _explain_wrong_accuracy(mistaken: Sequence[EvaluationCall]) -> Wrong:
 
 
 def _is_close_accuracy(got: Any, want: float) -> bool:
-    return isinstance(got, explain.NUMBER_TYPES) and math.isclose(float(got), want, abs_tol=1e-5)
+    return explain.is_number(got) and math.isclose(float(got), want, abs_tol=1e-5)
 
 
 def _format_numbers(numbers: Sequence[int]) -> str:

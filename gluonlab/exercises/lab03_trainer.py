@@ -16,7 +16,6 @@ from gluonlab.data.loading.split_batch import shard_bounds
 from gluonlab.exercises.array_tracking import cpu_devices
 from gluonlab.exercises.exercise_registry import Wrong, case_rng, exercise
 from gluonlab.exercises.explain_wrong_answers import (
-    NUMBER_TYPES,
     AnswerResult,
     CaseText,
     Mistake,
@@ -26,6 +25,7 @@ from gluonlab.exercises.explain_wrong_answers import (
     find_mistake,
     formula_mistakes,
     is_close_number,
+    is_number,
     matches_formula,
     run_cases,
     to_list,
@@ -318,7 +318,7 @@ def _random_run(random: Any) -> Run:
 def _is_same_difference(got: Any, want: Difference) -> bool:
     if want is None or got is None:
         return got is want
-    return isinstance(got, NUMBER_TYPES) and abs(got - want) < ACCURACY_TOLERANCE
+    return is_number(got) and abs(got - want) < ACCURACY_TOLERANCE
 
 
 def _are_same_differences(got: Any, want: Dict[str, Difference]) -> bool:
@@ -331,7 +331,7 @@ def _format_run(run: Run) -> str:
 
 
 def _format_number(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, NUMBER_TYPES) else repr(value)
+    return f"{value:.4g}" if is_number(value) else repr(value)
 
 
 # --- 03-3: the learning rate of every update, with the recipe of Goyal et al.
@@ -522,14 +522,12 @@ def _are_same_rates(got: Any, want: Rates) -> bool:
     """Return whether ``got`` is a list that equals ``want`` up to rounding errors."""
     if not isinstance(got, list) or len(got) != len(want):
         return False
-    return all(isinstance(one, NUMBER_TYPES) for one in got) and np.allclose(
-        np.array(got, float), want, rtol=1e-6, atol=1e-12
-    )
+    return all(is_number(one) for one in got) and np.allclose(np.array(got, float), want, rtol=1e-6, atol=1e-12)
 
 
 def _describe_wrong_rates(training: _ScheduledTraining, got: Any, want: Rates) -> TextPair:
     """Describe the first wrong learning rate, in English and Japanese."""
-    if not isinstance(got, list) or not all(isinstance(rate, NUMBER_TYPES) for rate in got):
+    if not isinstance(got, list) or not all(is_number(rate) for rate in got):
         call = f"learning_rates({', '.join(map(str, training.answer_arguments()))})"
         raise wrong_return(got, call, "a list of numbers", "数のリスト")
     if len(got) != len(want):

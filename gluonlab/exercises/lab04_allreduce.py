@@ -13,9 +13,6 @@ from itertools import product
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 from typing import Counter as Counts
 
-import numpy as np
-from mxnet import nd
-
 from gluonlab.collectives.algorithms import ALGORITHMS, double_tree, halving_doubling, ring
 from gluonlab.collectives.cost_model import estimate_cost, find_best_order
 from gluonlab.collectives.lower_bounds import find_lower_bound
@@ -25,8 +22,7 @@ from gluonlab.collectives.synthesis import precomputed_schedules
 from gluonlab.collectives.topology import switch
 from gluonlab.collectives.verify_schedule import verify
 from gluonlab.errors import ScheduleError
-from gluonlab.exercises.array_tracking import cpu_devices
-from gluonlab.exercises.exercise_registry import AnswerCost, case_rng, exercise, extra_cases
+from gluonlab.exercises.exercise_registry import AnswerCost, case_integers, case_rng, exercise, extra_cases
 from gluonlab.exercises.explain_wrong_answers import (
     NO_TEXT,
     CaseText,
@@ -35,6 +31,7 @@ from gluonlab.exercises.explain_wrong_answers import (
     check_faults,
     count_in_english,
     counterexample,
+    is_integer,
     is_same_number,
     matches_formula,
     pick_explanation,
@@ -105,6 +102,8 @@ BROKEN: Dict[str, Schedule] = {
 @exercise("04-2")
 def check_wrong_transfers(answer: Mapping[str, TransferIndex]) -> None:
     """Find the wrong transfer in each of three broken schedules."""
+    import numpy as np
+
     for name, schedule in BROKEN.items():
         if not isinstance(answer, Mapping) or name not in answer:
             raise counterexample(
@@ -142,7 +141,7 @@ def check_wrong_transfers(answer: Mapping[str, TransferIndex]) -> None:
 def _is_transfer_index(schedule: Schedule, spot: Any) -> bool:
     """Return whether ``spot`` is a pair (step, index in the step) that exists in the schedule."""
     pair = isinstance(spot, tuple) and len(spot) == 2
-    if not pair or not all(isinstance(n, (int, np.integer)) for n in spot):
+    if not pair or not all(is_integer(n) for n in spot):
         return False
     step, transfer = spot
     return step in range(len(schedule.steps)) and transfer in range(len(schedule.steps[step]))
@@ -174,11 +173,11 @@ BUSIEST_LINK_CASES: List[Tuple[List[int], List[int], int]] = [  # sizes, owners,
 @exercise("04-3")
 def check_busiest_link(answer: Callable[[Sequence[int], Sequence[int], int], int]) -> None:
     """Count the numbers that pass the busiest link if each parameter is summed by its owner."""
-    rng, cases = case_rng(4), list(BUSIEST_LINK_CASES)
+    rng, cases = case_integers(4), list(BUSIEST_LINK_CASES)
     for _ in range(30):
-        sizes = rng.randint(1, 100, rng.randint(1, 9)).tolist()
-        devices = int(rng.randint(1, 9))
-        cases.append((sizes, rng.randint(0, devices, len(sizes)).tolist(), devices))
+        sizes = rng.randint(1, 100, rng.randint(1, 9))
+        devices = rng.randint(1, 9)
+        cases.append((sizes, rng.randint(0, devices, len(sizes)), devices))
 
     def expected_size(sizes: Sequence[int], owners: Sequence[int], k: int) -> int:
         return 2 * (k - 1) * max(_owner_loads(sizes, owners, k))
@@ -312,6 +311,10 @@ class LinkCounter:
 @exercise("04-5")
 def check_ring_allreduce(answer: Callable[[List[Any], LinkCounter], Any]) -> None:
     """Write a ring allreduce: sum in place, and let each device send only to its right neighbor."""
+    from mxnet import nd  # imported here, because 04-6 also runs in a browser
+
+    from gluonlab.exercises.array_tracking import cpu_devices
+
     sizes = ((2, 2), (2, 4), (3, 3), (2, 5), (3, 7), (4, 4), (4, 10), (1, 3), (4, 1001))
     for seed, (devices, count) in enumerate(sizes):
         ctxs, rng = cpu_devices(devices), case_rng(seed)
@@ -329,6 +332,8 @@ def check_ring_allreduce(answer: Callable[[List[Any], LinkCounter], Any]) -> Non
 
 def _check_sums(case: CaseText, initial: List[Any], final: List[Any]) -> None:
     """Raise Wrong unless each device's ``final`` array is the sum of all ``initial`` arrays."""
+    import numpy as np
+
     total, n = np.sum(initial, axis=0), len(final)
     for device, values in enumerate(final):
         wrong_indices = np.flatnonzero(values != total)

@@ -11,13 +11,15 @@ from functools import partial
 from statistics import median
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-import numpy as np
+try:
+    import numpy as np
+except ImportError:  # in a browser, where only the exercises about pipelines run
+    np = None  # type: ignore[assignment]
 
 from gluonlab.errors import ScheduleError
-from gluonlab.exercises.exercise_registry import Wrong, case_rng, exercise
+from gluonlab.exercises.exercise_registry import Wrong, case_integers, case_rng, exercise
 from gluonlab.exercises.explain_wrong_answers import (
     NO_TEXT,
-    NUMBER_TYPES,
     AnswerResults,
     CaseText,
     Mistake,
@@ -27,6 +29,8 @@ from gluonlab.exercises.explain_wrong_answers import (
     find_mistake,
     formula_mistakes,
     is_close_number,
+    is_integer,
+    is_number,
     matches_formula,
     pick_explanation,
     run_cases,
@@ -35,7 +39,6 @@ from gluonlab.exercises.explain_wrong_answers import (
     wrong_return,
 )
 from gluonlab.exercises.guesses import DictForm, NumberForm, register_guess
-from gluonlab.parallel.pipeline.network_stages import minimize_largest_stage
 from gluonlab.parallel.pipeline.pipeline_cost import Costs, predict_timeline
 from gluonlab.parallel.pipeline.pipeline_schedule import (
     BACKWARD,
@@ -61,7 +64,7 @@ def is_same_list(got: Any, want: Sequence[float]) -> bool:
 
 
 def _is_close(got: Any, want: float) -> bool:
-    return is_close_number(got, want) or (isinstance(got, NUMBER_TYPES) and abs(float(got) - want) < 1e-9)
+    return is_close_number(got, want) or (is_number(got) and abs(float(got) - want) < 1e-9)
 
 
 matches_list_formula = partial(matches_formula, same=is_same_list)
@@ -87,7 +90,7 @@ def check_lists(results: AnswerResults, mistakes: Sequence[Mistake], call: Calla
         """
         *case, got, want = arguments
         text, devices = call(*case), len(want)
-        if not isinstance(got, list) or not all(isinstance(one, NUMBER_TYPES) for one in got):
+        if not isinstance(got, list) or not all(is_number(one) for one in got):
             raise wrong_return(got, text, "a list with a number for each device", "デバイスごとに 1 個の数を持つリスト")
         if len(got) != devices:
             raise counterexample(
@@ -247,9 +250,7 @@ def check_balanced_cuts(answer: Callable[[LayerCosts, int], Sequence[int]]) -> N
 
 def _check_cuts(case: CaseText, got: Any, layers: int, stages: int) -> None:
     """Raise Wrong unless the cuts ``got`` divide ``layers`` layers into ``stages`` stages."""
-    is_cut_list = isinstance(got, list) and all(
-        isinstance(cut, (int, np.integer)) and not isinstance(cut, bool) for cut in got
-    )
+    is_cut_list = isinstance(got, list) and all(is_integer(cut) and not isinstance(cut, bool) for cut in got)
     if not is_cut_list:
         raise wrong_return(got, case.en,
         "a list with the number of the first layer of each stage except the first stage",
@@ -276,6 +277,8 @@ def _largest_stage_cost(costs: LayerCosts, cuts: Sequence[int]) -> float:
 
 def _best_cuts(costs: LayerCosts, stages: int) -> List[int]:
     """Return cuts that minimize the cost of the most expensive stage."""
+    from gluonlab.parallel.pipeline.network_stages import minimize_largest_stage  # imports MXNet
+
     totals = [0.0, *itertools.accumulate(costs)]
     return minimize_largest_stage(lambda _, begin, end: totals[end] - totals[begin], len(costs), stages)
 
@@ -550,7 +553,7 @@ def check_idle_shares(answer: Callable[[Times, Times, int], Sequence[float]]) ->
         ([4, 1, 2], [1, 5, 2], 3),
         ([5], [9], 3),
     ]
-    random = case_rng(54)
+    random = case_integers(54)
     for _ in range(10):
         count = int(random.randint(2, 7))
         forward = [float(one) for one in random_integers(random, count, 1, 20)]
@@ -687,7 +690,7 @@ class _DisturbedClock:
 def check_measured_idle(answer: Callable[..., Sequence[float]]) -> None:
     """Measure the idle fraction of each device from the times of the step and of its own work."""
     cases: List[Tuple[float, Times]] = [(8.0, [6.0, 4.0]), (4.0, [3.0]), (16.0, [2.0, 12.0, 8.0])]
-    random = case_rng(56)
+    random = case_integers(56)
     for _ in range(6):
         alone = [float(one) for one in random_integers(random, int(random.randint(1, 6)), 8, 64)]
         cases.append((max(alone) * (1 + int(random.randint(1, 33)) / 16), alone))
@@ -798,16 +801,10 @@ JAPANESE_NAMES = {FORWARD: "順伝播", BACKWARD: "逆伝播"}
 def check_one_f_one_b(answer: Callable[[int, int, int], Sequence[Tuple[str, int]]]) -> None:
     """Write a verified order of forward and backward passes, as fast as GPipe, with less memory."""
     cases = [(2, 4), (4, 8), (2, 1), (4, 2), (3, 3), (1, 3), (1, 1)]  # (devices, microbatches)
-    random = case_rng(55)
+    random = case_integers(55)
     cases += [(int(random.randint(2, 9)), int(random.randint(1, 25))) for _ in range(6)]
     for devices, microbatches in cases:
-        orders = []
-        for device in range(devices):
-            call = f"one_f_one_b({device}, {devices}, {microbatches})"
-            order = _read_order(CaseText(call, call), answer(device, devices, microbatches))
-            _check_device_order(CaseText(call, call), order, microbatches)
-            orders.append([(op, device, microbatch) for op, microbatch in order])
-        schedule = from_orders("your order", orders, microbatches)
+        schedule = read_pipeline_schedule(answer, devices, microbatches)
         case = CaseText(
             f"{count_in_english(devices, 'device')}, {count_in_english(microbatches, 'microbatch', 'es')}",
             f"デバイス {devices} 台、マイクロバッチ {microbatches} 個",
@@ -815,6 +812,22 @@ def check_one_f_one_b(answer: Callable[[int, int, int], Sequence[Tuple[str, int]
         _check_no_deadlock(case, schedule)
         _check_memory(case, schedule)
         _check_time(case, schedule)
+
+
+def read_pipeline_schedule(
+    answer: Callable[[int, int, int], Sequence[Tuple[str, int]]], devices: int, microbatches: int
+) -> PipelineSchedule:
+    """Return the schedule that an answer to 05-5 describes.
+
+    Raises Wrong for an order that is wrong regardless of the other devices.
+    """
+    orders = []
+    for device in range(devices):
+        call = f"one_f_one_b({device}, {devices}, {microbatches})"
+        order = _read_order(CaseText(call, call), answer(device, devices, microbatches))
+        _check_device_order(CaseText(call, call), order, microbatches)
+        orders.append([(op, device, microbatch) for op, microbatch in order])
+    return from_orders("your order", orders, microbatches)
 
 
 def _read_order(case: CaseText, given: Any) -> Order:
@@ -826,7 +839,7 @@ def _read_order(case: CaseText, given: Any) -> Order:
         raise wrong_return(given, case.en, en, ja)
     for step in map(to_list, order):
         whole = isinstance(step, list) and len(step) == 2
-        if not whole or not isinstance(step[1], (int, np.integer)) or step[0] not in JAPANESE_NAMES:
+        if not whole or not is_integer(step[1]) or step[0] not in JAPANESE_NAMES:
             raise wrong_return(given, case.en, en, ja)
         steps.append((str(step[0]), int(step[1])))
     return steps

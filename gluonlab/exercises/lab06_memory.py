@@ -100,7 +100,7 @@ def _check_batch_search(answer: Callable[..., Any], fixed: int, each: int, block
 
     got = answer(memory, budget, limit)
     expected, max_calls = max(0, min(limit, (budget - fixed) // each * block)), 2 * limit.bit_length() + 2
-    if not isinstance(got, explain.NUMBER_TYPES):
+    if not explain.is_number(got):
         raise explain.wrong_return(got, f"largest_batch(memory, {budget}, {limit})", "a number of images", "画像の枚数")
     if got != expected:
         unit, unit_ja = "image", "1 枚あたり"

@@ -21,7 +21,6 @@ from gluonlab.exercises.array_tracking import check_unmodified, cpu_devices, for
 from gluonlab.exercises.exercise_registry import case_rng, exercise
 from gluonlab.exercises.explain_wrong_answers import (
     NO_TEXT,
-    NUMBER_TYPES,
     AnswerResults,
     CaseText,
     Mistake,
@@ -31,6 +30,7 @@ from gluonlab.exercises.explain_wrong_answers import (
     find_mistake,
     formula_mistakes,
     is_close_number,
+    is_number,
     pick_explanation,
     run_cases,
     wrong_result_texts,
@@ -400,7 +400,7 @@ def check_median_steps(answer: Callable[..., Any]) -> None:
     def describe(curves: List[Curve], target: float, got: Any, want: Optional[float]) -> TextPair:
         """Describe a wrong median number of steps, in English and Japanese."""
         texts = wrong_result_texts(f"median_steps({curves}, {target})", repr(got), want)
-        if isinstance(got, NUMBER_TYPES) and math.isinf(got):
+        if is_number(got) and math.isinf(got):
             none = "return None if there is no number", "数がないときは None を返してください"
             raise counterexample(*texts, none)
         return texts
@@ -448,7 +448,7 @@ def _interpolate_step(curve: Curve, target: float) -> float:
 def _is_same_steps(got: Any, want: Optional[float]) -> bool:
     if want is None:
         return got is None
-    return isinstance(got, NUMBER_TYPES) and not isinstance(got, bool) and bool(got == want)
+    return is_number(got) and not isinstance(got, bool) and bool(got == want)
 
 
 def _matches_steps_formula(formula: Callable[[List[Curve], float], Any]) -> Callable[..., bool]:
@@ -838,8 +838,8 @@ def _check_tuning(answer: Callable[..., Any], landscape: RateLandscape) -> None:
 
 def _explain_worse_rate(got: Any, landscape: RateLandscape, rates_tried: List[float]) -> TextPair:
     """Return the likely reason why the answer did not return the best rate."""
-    is_number = isinstance(got, NUMBER_TYPES) and not isinstance(got, bool) and got > 0
-    if not is_number:
+    is_positive = is_number(got) and not isinstance(got, bool) and got > 0
+    if not is_positive:
         return pick_explanation(
             (got is None, "is `return` missing?", "`return` を忘れていませんか"),
             (True, "return a learning rate", "学習率を返してください"),

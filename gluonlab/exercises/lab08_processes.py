@@ -18,7 +18,6 @@ import numpy as np
 
 from gluonlab.exercises.exercise_registry import Wrong, case_rng, exercise, find_error_location, format_error
 from gluonlab.exercises.explain_wrong_answers import (
-    NUMBER_TYPES,
     CaseText,
     Mistake,
     TextPair,
@@ -27,6 +26,7 @@ from gluonlab.exercises.explain_wrong_answers import (
     counterexample,
     find_mistake,
     formula_mistakes,
+    is_number,
     matches_formula,
     run_cases,
     wrong_return,
@@ -411,7 +411,7 @@ def _make_rank_images(images: List[List[int]], right: List[int]) -> RankImages:
 
 
 def _is_close(got: Any, want: float) -> bool:
-    return isinstance(got, NUMBER_TYPES) and bool(abs(got - want) < 1e-6)
+    return is_number(got) and bool(abs(got - want) < 1e-6)
 
 
 def _are_close(got: Sequence[Any], want: Sequence[float]) -> bool:
@@ -756,7 +756,7 @@ def _make_killed_run(
 def _to_pair(value: Any) -> Any:
     """Convert a list or array of numbers to a tuple. Return other values unchanged."""
     values = value if isinstance(value, set) else _to_list(value)
-    is_pair = isinstance(values, list) and all(isinstance(one, NUMBER_TYPES) for one in values)
+    is_pair = isinstance(values, list) and all(is_number(one) for one in values)
     return tuple(values) if is_pair else value
 
 

@@ -19,7 +19,6 @@ from gluonlab.data.loading.split_batch import shard_bounds
 from gluonlab.exercises.array_tracking import ArrayTrace, check_mixing_and_waits, cpu_devices, operator_handle, watch
 from gluonlab.exercises.exercise_registry import Wrong, case_rng, exercise, extra_cases
 from gluonlab.exercises.explain_wrong_answers import (
-    NUMBER_TYPES,
     CaseText,
     Mistake,
     TextPair,
@@ -27,6 +26,7 @@ from gluonlab.exercises.explain_wrong_answers import (
     count_in_english,
     counterexample,
     find_mistake,
+    is_number,
     pick_explanation,
     run_cases,
     wrong_return,
@@ -85,7 +85,7 @@ def _flatten_numbers(value: Any) -> Optional[List[float]]:
         return None if None in parts else [one for part in parts for one in part or ()]
     if isinstance(value, nd.NDArray):
         value = value.asnumpy()
-    if isinstance(value, (*NUMBER_TYPES, np.ndarray)):
+    if is_number(value) or isinstance(value, np.ndarray):
         return [float(one) for one in np.ravel(value)]
     return None
 
@@ -324,7 +324,7 @@ def _check_accuracy(answer: Callable[..., float], right: List[int], size: int, c
     calls: List[Tuple[mx.Context, int]] = []
     net.register_forward_pre_hook(lambda block, inputs: calls.append((inputs[0].context, len(inputs[0]))))
     returned = answer(net, images, labels, size, ctxs)
-    if not isinstance(returned, (*NUMBER_TYPES, nd.NDArray)):
+    if not (is_number(returned) or isinstance(returned, nd.NDArray)):
         raise wrong_return(returned, "`accuracy`", "a number", "数値")
     got = float(returned.asscalar() if isinstance(returned, nd.NDArray) else returned)
     en = (f"{n} images, {sum(right)} of them right, in batches of {size}: "

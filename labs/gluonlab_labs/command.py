@@ -20,28 +20,34 @@ LABS = Path(__file__).resolve().parent.parent
 
 
 @command("python labs/build.py", interrupted="all files that were written are complete")
-@click.argument("what", required=False, metavar="[handouts|slides]")
+@click.argument("what", required=False, metavar="[handouts|slides|browser]")
 @click.option(
     "--check", is_flag=True, help="only compare; exit with status 1 if a notebook differs from what its source builds"
 )
 @click.option("--with-solutions", is_flag=True, help="for instructors: replace the stubs by the reference solutions")
-@click.option("--out", metavar="DIR", help="folder for the results  [default: labs/, labs/handouts/, or labs/slides/]")
+@click.option(
+    "--out",
+    metavar="DIR",
+    help="folder for the results  [default: labs/, labs/handouts/, labs/slides/, or build/site/lab/]",
+)
 @click.option(
     "--source", metavar="DIR", default=str(LABS), help="folder that contains source/ and solutions/  [default: labs/]"
 )
 @click.option("--force", is_flag=True, help="also overwrite notebooks that contain somebody's work")
 def main(what: Optional[str], check: bool, with_solutions: bool, out: Optional[str], source: str, force: bool) -> None:
     """Build notebooks in English and Japanese from the labs' sources, or handouts (executed HTML
-    pages), or slides for lectures.
+    pages), or slides for lectures, or a page that runs the exercises about schedules in a browser.
 
     Each error in a source is reported on one line, with its file, line and a fix.
     """
-    if what not in (None, "handouts", "slides"):
+    if what not in (None, "handouts", "slides", "browser"):
         raise ConfigError(
-            f"unknown {what!r}: use handouts for HTML pages, slides for lectures, or no word for notebooks"
+            f"unknown {what!r}: use handouts for HTML pages, slides for lectures, browser for a page that runs "
+            "exercises, or no word for notebooks"
         )
-    if what == "slides" and with_solutions:
-        raise ConfigError("--with-solutions: slides do not contain solutions: remove it, or build handouts")
+    if what in ("slides", "browser") and with_solutions:
+        pages = "slides do" if what == "slides" else "the page for browsers does"
+        raise ConfigError(f"--with-solutions: {pages} not contain solutions: remove it, or build handouts")
     if with_solutions and out is None:
         raise ConfigError(
             "--with-solutions needs --out DIR: do not write solutions into the folder of the students' notebooks"
@@ -57,6 +63,11 @@ def main(what: Optional[str], check: bool, with_solutions: bool, out: Optional[s
         from gluonlab_labs.slides import write_slides
 
         write_slides(series, folders, Path(out) if out else folders.root / "slides")
+    elif what == "browser":
+        from gluonlab_labs.browser import write_browser_lab
+
+        build = LABS.parent / "build"
+        write_browser_lab(series, folders, Path(out) if out else build / "site" / "lab", build)
     elif check:
         _check_files(series, folders, Path(out) if out else folders.root, with_solutions)
     else:

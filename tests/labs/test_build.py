@@ -250,7 +250,8 @@ def test_mistakes_of_the_command_line_are_one_line(build):
         ),
     )
     assert build("handout")[2] == (
-        "error: unknown 'handout': use handouts for HTML pages, slides for lectures, or no word for notebooks\n"
+        "error: unknown 'handout': use handouts for HTML pages, slides for lectures, browser for a page that runs "
+        "exercises, or no word for notebooks\n"
     )
     assert build("slides", "--with-solutions", "--out", "x")[2] == (
         "error: --with-solutions: slides do not contain solutions: remove it, or build handouts\n"

@@ -1,0 +1,107 @@
+"""Check answers and animate schedules in a browser, where neither NumPy nor MXNet is installed.
+
+The worker of the page (`labs/gluonlab_labs/template/browser`) runs this module in Pyodide.
+"""
+
+from __future__ import annotations
+
+import json
+import linecache
+from typing import Any, Dict, List, NamedTuple, Optional
+
+from gluonlab.errors import ScheduleError
+from gluonlab.exercises.exercise_registry import PASSED, WRONG, Wrong, find_exercise, judge_answer
+from gluonlab.exercises.lab04_allreduce import BEAT_THE_EIGHT, lower_bound_s
+from gluonlab.exercises.lab05_model_parallelism import read_pipeline_schedule
+from gluonlab.exercises.lab10_schedule_puzzles import PUZZLES
+from gluonlab.exercises.languages import choose_text, language
+from gluonlab.exercises.schedule_answers import describe_cost
+from gluonlab.parallel.pipeline.pipeline_cost import Costs, predict_timeline
+from gluonlab.parallel.pipeline.pipeline_schedule import one_forward_one_backward
+from gluonlab.parallel.pipeline.render import as_page
+from gluonlab.parallel.pipeline.verify_pipeline_schedule import verify
+
+BROWSER_EXERCISES = (*PUZZLES, "04-6", "05-4", "05-5", "05-6")
+PIPELINE_DEVICES, PIPELINE_MICROBATCHES = 4, 8  # of the animation of 05-5
+CELL_FILE = "<cell>"  # the file name of the learner's code in tracebacks
+
+
+class _Playback(NamedTuple):
+    """The estimated time of a schedule as lines of text, and its animation as an HTML page."""
+
+    lines: List[str] = []
+    page: Optional[str] = None
+
+
+def judge_cell(id: str, source: str, answer: Any, chosen_language: str) -> str:
+    """Check an answer, and return everything that the page shows about the answer, as JSON.
+
+    Args:
+        id: the id of an exercise, one of `BROWSER_EXERCISES`.
+        source: the learner's cell, which defined the answer. Messages quote lines of the cell.
+        answer: the function that the cell defined.
+        chosen_language: "en" or "ja".
+
+    Returns:
+        An object with ``status``, ``heading`` and ``message`` of the verdict, the numbers in
+        ``micros``, the ``lines`` about the estimated time, and ``page``, the animation, or null.
+    """
+    language(chosen_language)
+    linecache.cache[CELL_FILE] = (len(source), None, source.splitlines(True), CELL_FILE)
+    verdict = judge_answer(find_exercise(id), answer)
+    playback = _Playback()
+    if verdict.status in (PASSED, WRONG):
+        playback = _play_pipeline(answer) if id == "05-5" else _play_schedule(id, answer)
+    shown: Dict[str, Any] = {
+        "status": verdict.status,
+        "heading": verdict.heading,
+        "message": verdict.message,
+        "micros": verdict.micros,
+        "lines": playback.lines,
+        "page": playback.page,
+    }
+    return json.dumps(shown)
+
+
+def _play_schedule(id: str, answer: Any) -> _Playback:
+    """Return the playback of an answer to a puzzle, or an empty playback for other exercises."""
+    puzzle = BEAT_THE_EIGHT if id == "04-6" else PUZZLES.get(id)
+    if puzzle is None:
+        return _Playback()
+    page = puzzle.play(answer).page
+    try:
+        schedule = puzzle.read_proved_schedule(answer)
+    except Wrong:
+        return _Playback(page=page)
+    cost, optimum_s = puzzle.estimate_cost(schedule), puzzle.optimum_s
+    least_s = lower_bound_s() if optimum_s is None else optimum_s
+    lines = describe_cost(cost, least_s, is_lower_bound=optimum_s is None)[1:]
+    if optimum_s is not None:
+        ratio = f"{cost.seconds / least_s:.3f}"
+        lines.append(choose_text(en=f"{ratio} times the optimum", ja=f"最適値の {ratio} 倍"))
+    return _Playback(lines, page)
+
+
+def _play_pipeline(answer: Any) -> _Playback:
+    """Return the playback of an answer to 05-5, if its devices do not wait forever.
+
+    All stages take equal time, 1 s forward and 2 s backward. A step cannot take less time than with
+    1F1B, because the last stage computes all microbatches, the first microbatch must reach the last
+    stage, and the last gradient must come back.
+    """
+    try:
+        schedule = read_pipeline_schedule(answer, PIPELINE_DEVICES, PIPELINE_MICROBATCHES)
+        verify(schedule)
+    except (Wrong, ScheduleError):
+        return _Playback()
+    costs = Costs.uniform(schedule.stages)
+    timeline = predict_timeline(schedule, costs)
+    least = predict_timeline(one_forward_one_backward(PIPELINE_DEVICES, PIPELINE_MICROBATCHES), costs).seconds
+    ratio = f"{timeline.seconds / least:.3f}"
+    line = choose_text(
+        en=f"{PIPELINE_DEVICES} devices and {PIPELINE_MICROBATCHES} microbatches, 1 s forward and 2 s backward in each "
+        f"stage: a step takes {timeline.seconds:g} s; lower bound: {least:g} s; the step takes {ratio} times that",
+        ja=f"{PIPELINE_DEVICES} 台、マイクロバッチ {PIPELINE_MICROBATCHES} 個、各ステージの順伝播 1 秒、逆伝播 2 秒の"
+        f"とき、1 ステップは {timeline.seconds:g} 秒、下限は {least:g} 秒です。下限の {ratio} 倍です",
+    )
+    return _Playback([line], as_page([(schedule, timeline)], language=language()))
