@@ -14,7 +14,6 @@ import platform
 import re
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
@@ -30,6 +29,7 @@ from gluonlab.engine.mxnet_and_cuda_libraries import (
     pip_install_command,
     wheel_folders,
 )
+from gluonlab.files.atomic_files import temporary_folder
 
 # The platforms for which MXNet 1.9.1 has wheels: `sys.platform`, and the name of the processor.
 MXNET_WHEELS = (("linux", "x86_64"), ("linux", "aarch64"), ("darwin", "x86_64"))
@@ -240,12 +240,12 @@ def check_libraries(
         cause = f"this system has no {LINKER}, which gluonlab needs to list them"
         yield warning("libraries", "not examined", cause, 'see the line "import"')
     else:
-        with tempfile.TemporaryDirectory(prefix="gluonlab-") as folder:
+        with temporary_folder("libraries") as folder:
             for soname in arm_libraries.ARM_LIBRARIES if arm_libraries.is_needed() else ():
                 # The linker checks that the symbols exist, but does not use their addresses.
-                arm_libraries.write_stand_in_library(folder, soname, dict.fromkeys(arm_libraries.FUNCTIONS, 1))
-            traced = trace_libraries(library, environ, [*wheel_folders(), Path(folder)])
-        replaced = [name for name, path in traced.paths.items() if path == Path(folder, name)]
+                arm_libraries.write_stand_in_library(str(folder), soname, dict.fromkeys(arm_libraries.FUNCTIONS, 1))
+            traced = trace_libraries(library, environ, [*wheel_folders(), folder])
+        replaced = [name for name, path in traced.paths.items() if path == folder / name]
         for name in replaced:
             del traced.paths[name]
         missing = [name for name, path in traced.paths.items() if path is None]

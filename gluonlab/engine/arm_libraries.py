@@ -113,11 +113,15 @@ def load_stand_in_library(soname: str, addresses: Mapping[str, int]) -> ctypes.C
     Raises:
         EngineError: The C library is older than glibc 2.28, which first supported such symbols.
     """
-    import platform  # here, because other platforms import this module but do not need them
-    import tempfile
+    import platform  # here, because other platforms import this module but do not need it
 
-    with tempfile.TemporaryDirectory(prefix="gluonlab-") as folder:
-        library = ctypes.CDLL(str(write_stand_in_library(folder, soname, addresses)))
+    file = os.memfd_create(soname)  # needs no folder on a disk
+    try:
+        with open(file, "wb", closefd=False) as content:
+            content.write(make_stand_in_library(soname, addresses))
+        library = ctypes.CDLL(f"/proc/self/fd/{file}")
+    finally:
+        os.close(file)
     if any(_address_of(library, name) != address for name, address in addresses.items()):
         raise EngineError(
             f"MXNet for ARM needs glibc 2.28 or newer, but this system has {' '.join(platform.libc_ver())}: "

@@ -162,7 +162,7 @@ class MXNetKVStore(KVStore):
             )
         if not (self._name == "device" or "dist" in self._name):
             raise KVStoreError(
-                f"kvstore {self._name!r} cannot compress gradients: choose kvstore 'device', or omit the compression"
+                f"kvstore {self._name!r} cannot compress gradients: choose device, or omit the compression"
             )
         try:
             for store in self._inner_stores():

@@ -246,7 +246,7 @@ def is_list_of_arrays(fname: "str | bytes | os.PathLike[str]") -> bool:
 
 
 def _read_header(path: Path) -> "Tuple[bytes, int]":
-    """Return a file's first bytes and size. Raise ValueError for pipes and devices."""
+    """Return a file's first bytes and size. Raise ValueError for pipes, device files and other special files."""
     size = path.stat().st_size
     if not path.is_file() and not path.is_dir():
         raise ValueError("the path is not a regular file")

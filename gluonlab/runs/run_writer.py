@@ -408,7 +408,7 @@ class FolderLock:
             raise
 
     def release(self) -> None:
-        """Remove the file, unless another process has created a new one. Calls may be repeated."""
+        """Remove the file, unless another process has created a new one. Safe to call more than once."""
         if self._file is not None:
             with suppress(OSError):
                 if _is_same_file(self._file, self.path):
