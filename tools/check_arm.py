@@ -64,6 +64,7 @@ ENVIRONMENT = {
 # About 10 seconds of tests on x86-64
 TESTS = [
     "tests/engine/test_arm_libraries.py",
+    "tests/engine/test_linear_algebra.py",
     "tests/collectives/test_schedule_executor.py",
     "tests/collectives/test_executor_engine.py",
     "tests/kvstores/test_sharded_optimizer.py",
