@@ -39,7 +39,7 @@ FUNCTIONS = (
     ),
 )  # fmt: skip
 # The version must be the version in setup.py, which gives the reason.
-OPENBLAS_WHEEL = "scipy-openblas32==0.3.30.0.8"
+OPENBLAS_WHEEL = "scipy-openblas32==0.3.29.0.0"
 WHEEL_LIBRARY = "scipy_openblas32/lib/libscipy_openblas.so"  # below a folder of sys.path
 WHEEL_PREFIX = "scipy_"  # of the wheel's functions
 # Debian's OpenBLAS does not contain the functions of LAPACKE.
