@@ -115,13 +115,12 @@ def load_stand_in_library(soname: str, addresses: Mapping[str, int]) -> ctypes.C
     """
     import platform  # here, because other platforms import this module but do not need it
 
-    file = os.memfd_create(soname)  # needs no folder on a disk
-    try:
-        with open(file, "wb", closefd=False) as content:
-            content.write(make_stand_in_library(soname, addresses))
-        library = ctypes.CDLL(f"/proc/self/fd/{file}")
-    finally:
-        os.close(file)
+    # A file in memory needs no folder. It stays open, because the linker takes another file of the
+    # same path for the same library.
+    file = os.memfd_create(soname)
+    with open(file, "wb", closefd=False) as content:
+        content.write(make_stand_in_library(soname, addresses))
+    library = ctypes.CDLL(f"/proc/self/fd/{file}")
     if any(_address_of(library, name) != address for name, address in addresses.items()):
         raise EngineError(
             f"MXNet for ARM needs glibc 2.28 or newer, but this system has {' '.join(platform.libc_ver())}: "
