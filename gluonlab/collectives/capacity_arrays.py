@@ -1,7 +1,7 @@
 """Compute lower bounds on the predicted time with NumPy, for topologies with many devices.
 
-The results are bit-identical to the results of `gluonlab.collectives.lower_bounds`, which is faster
-for few devices and explains the bounds.
+The results are bit-identical to the results of `gluonlab.collectives.link_capacity`, which is
+faster for few devices and explains the bounds.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Callable, Iterator, Sequence
 import numpy as np
 
 from gluonlab.collectives.cost_arrays import NO_LINK, make_route_table
-from gluonlab.collectives.lower_bounds import Distances, FanCost, LinkCapacity, RankSet
+from gluonlab.collectives.link_capacity import Distances, FanCost, LinkCapacity, RankSet
 from gluonlab.collectives.topology import Topology
 
 

@@ -12,7 +12,6 @@ from typing import Any, Dict, Iterable, Iterator, List, Mapping, Sequence, Tuple
 
 import numpy as np
 
-from gluonlab.collectives.cost_model import StepCost
 from gluonlab.collectives.schedule import ADD, Schedule
 from gluonlab.collectives.topology import INFINITE, Link, Pair, PortRoutes, Route, Topology
 
@@ -121,9 +120,12 @@ def make_route_table(routes: Mapping[Pair, Route], src: Any, dst: Any) -> RouteT
 # --- the load of links and devices in each step
 
 
-def compute_step_costs(schedule: Schedule, topology: Topology, sizes: Sequence[float]) -> List[List[StepCost]]:
+StepValues = Tuple[float, float, str]  # the fields of `cost_model.StepCost`
+
+
+def compute_step_costs(schedule: Schedule, topology: Topology, sizes: Sequence[float]) -> List[List[StepValues]]:
     """Return the cost of each step, for each of ``sizes``."""
-    steps: List[List[StepCost]] = [[] for _ in sizes]
+    steps: List[List[StepValues]] = [[] for _ in sizes]
     for step_loads in _count_loads(schedule, topology):
         for steps_of_size, size in zip(steps, sizes):
             steps_of_size += step_loads.step_costs(topology, size / schedule.chunks)
@@ -156,7 +158,7 @@ class _BatchLoads:
     max_additions: Any
     total_additions: Any
 
-    def step_costs(self, topology: Topology, chunk_bytes: float) -> Iterator[StepCost]:
+    def step_costs(self, topology: Topology, chunk_bytes: float) -> Iterator[StepValues]:
         """Return the predicted time of each step for chunks of ``chunk_bytes``."""
         table, links = self.route_table, len(self.route_table.links)
         link_numbers = table.link_numbers[self.pair]  # (messages, longest)
@@ -174,7 +176,7 @@ class _BatchLoads:
             self.max_additions * chunk_bytes / topology.reduce_bytes_per_s,
             self.total_additions * chunk_bytes / topology.shared_reduce_bytes_per_s,
         )
-        return map(StepCost, longest_s.tolist(), reduce_s.tolist(), names)
+        return zip(longest_s.tolist(), reduce_s.tolist(), names)
 
 
 def _count_loads(schedule: Schedule, topology: Topology) -> Iterator[_BatchLoads]:

@@ -129,7 +129,8 @@ def estimate_costs(schedule: Schedule, topology: Topology, sizes: Sequence[float
     if schedule.transfers > MAX_PLAIN_TRANSFERS and is_numpy_installed():
         from gluonlab.collectives.cost_arrays import compute_step_costs
 
-        steps = compute_step_costs(schedule, topology, sizes)
+        values = compute_step_costs(schedule, topology, sizes)
+        steps = [[StepCost(*fields) for fields in of_size] for of_size in values]
     else:
         steps = _plain_step_costs(schedule, topology, sizes)
     identity = schedule.name, topology.name, schedule.collective, schedule.world_size

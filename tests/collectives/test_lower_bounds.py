@@ -14,7 +14,8 @@ from support.schedule_reference import mutated_schedules
 
 from gluonlab.collectives.algorithms import ALGORITHMS, HALVES, make_schedule
 from gluonlab.collectives.cost_model import estimate_cost, estimate_costs
-from gluonlab.collectives.lower_bounds import LinkCapacity, find_lower_bound
+from gluonlab.collectives.link_capacity import LinkCapacity
+from gluonlab.collectives.lower_bounds import find_lower_bound
 from gluonlab.collectives.named_topologies import TOPOLOGIES, fully_connected, make_topology, switch
 from gluonlab.collectives.schedule import Schedule, Transfer
 from gluonlab.collectives.topology import Link, Route, Topology, all_pairs

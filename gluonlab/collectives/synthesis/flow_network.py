@@ -12,7 +12,7 @@ from fractions import Fraction
 from functools import reduce
 from typing import DefaultDict, Dict, FrozenSet, List, NamedTuple, Optional, Sequence, Tuple
 
-from gluonlab.collectives.lower_bounds import LinkCapacity
+from gluonlab.collectives.link_capacity import LinkCapacity
 from gluonlab.collectives.topology import Link, Pair, Topology
 from gluonlab.errors import ScheduleError
 
