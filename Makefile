@@ -209,7 +209,7 @@ clean:
 	rm -rf $(VENV) $(CU112) $(HOROVOD) .venvs build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 # What .ci/run needs in VENV, by one installation instead of six.
-IN_CI = lint test docs dist labs-check sagemaker-check
+IN_CI = lint test docs dist labs-build labs-check sagemaker-check
 
 $(VENV)/.ready-ci: setup.py tools/make_venv.py
 	@$(PYTHON) tools/make_venv.py $(VENV) cpu $(IN_CI)
