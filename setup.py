@@ -97,9 +97,10 @@ LABS = ["ipykernel>=6"]
 JUPYTER = [*LABS, "jupyterlab>=4,<5"]
 
 # On Linux on ARM, mxnet 1.9.1 needs a BLAS and LAPACK library (gluonlab.engine.arm_libraries). This
-# wheel has no dependencies, and supports all 64-bit ARM processors and Python 3.7 and newer.
+# wheel has no dependencies, supports Python 3.7 and newer, and chooses its code by the processor.
 # Newer releases compute wrong float32 results, which tests/engine/test_linear_algebra.py finds on
-# emulated processors: 0.3.30.0.8 in cblas_sgemm with SME, 0.3.31.188.0 in cblas_strsm.
+# emulated processors: 0.3.30.0.8 in cblas_sgemm with the Scalable Matrix Extension, and
+# 0.3.31.188.0 in cblas_strsm.
 # cmeel-openblas 0.3.31 contains code for one processor only, and crashes on an (emulated) Cortex-A72.
 OPENBLAS = "scipy-openblas32==0.3.29.0.0; platform_machine=='aarch64'"
 
