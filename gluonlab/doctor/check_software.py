@@ -25,6 +25,7 @@ from gluonlab.engine.mxnet_and_cuda_libraries import (
     MXNET_DISTRIBUTIONS,
     REINSTALL_MXNET,
     ld_library_path_folders,
+    needs_arm_libraries,
     pip_install_choices,
     pip_install_command,
     wheel_folders,
@@ -241,7 +242,7 @@ def check_libraries(
         yield warning("libraries", "not examined", cause, 'see the line "import"')
     else:
         with temporary_folder("libraries") as folder:
-            for soname in arm_libraries.ARM_LIBRARIES if arm_libraries.is_needed() else ():
+            for soname in arm_libraries.ARM_LIBRARIES if needs_arm_libraries() else ():
                 # The linker checks that the symbols exist, but does not use their addresses.
                 arm_libraries.write_stand_in_library(str(folder), soname, dict.fromkeys(arm_libraries.FUNCTIONS, 1))
             traced = trace_libraries(library, environ, [*wheel_folders(), folder])

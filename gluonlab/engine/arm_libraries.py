@@ -19,7 +19,6 @@ from __future__ import annotations
 import ctypes
 import os
 import struct
-import sys
 from pathlib import Path
 from typing import Dict, Mapping, Optional, Sequence
 
@@ -57,11 +56,6 @@ READ_WRITE = 6
 DT_NULL, DT_HASH, DT_STRTAB, DT_SYMTAB, DT_STRSZ, DT_SYMENT, DT_SONAME = 0, 4, 5, 6, 10, 11, 14
 GLOBAL_FUNCTION, SHN_ABS = 0x12, 0xFFF1
 MAX_PAGE_BYTES = 1 << 16  # ARM kernels may use pages of 64 KiB
-
-
-def is_needed(machine: str = MACHINE, system: str = sys.platform) -> bool:
-    """Return whether MXNet's wheel for this platform needs Arm Performance Libraries."""
-    return (machine, system) == ("aarch64", "linux")
 
 
 def load_arm_libraries(search_path: Sequence[str]) -> None:

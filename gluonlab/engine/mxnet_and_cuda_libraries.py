@@ -49,6 +49,14 @@ def installed_distributions() -> Tuple[str, ...]:
     return tuple(installed)
 
 
+def needs_arm_libraries(system: str = sys.platform, machine: Optional[str] = None) -> bool:
+    """Return whether MXNet's wheel for this platform needs Arm Performance Libraries.
+
+    ``machine``: the name of the processor architecture; by default, this machine's.
+    """
+    return system == "linux" and (os.uname().machine if machine is None else machine) == "aarch64"
+
+
 # The CUDA libraries that mxnet-cu112 needs.
 #
 # libmxnet.so refers to its libraries by soname. If gluonlab first loads the libraries by path, with

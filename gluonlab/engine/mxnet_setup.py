@@ -22,6 +22,7 @@ from gluonlab.engine.mxnet_and_cuda_libraries import (
     cuda_versions,
     installed_distributions,
     load_cuda_libraries,
+    needs_arm_libraries,
     pip_install_choices,
 )
 from gluonlab.engine.parameter_server_role import ROLE_VARIABLE
@@ -107,8 +108,6 @@ def _prepare_import() -> None:
     """Prepare the process before the first line of MXNet runs."""
     import numpy
 
-    from gluonlab.engine import arm_libraries  # here, to keep `import gluonlab` fast
-
     _set_environment()
     mxnet_fixes.put_back_numpy_names(numpy)
     installed = installed_distributions()
@@ -117,8 +116,10 @@ def _prepare_import() -> None:
             f"{' and '.join(installed)} are both installed and overwrite each other's files: run pip "
             f"uninstall -y {' '.join(installed)}, then {pip_install_choices()}"
         )
-    if arm_libraries.is_needed():
-        arm_libraries.load_arm_libraries(sys.path)
+    if needs_arm_libraries():
+        from gluonlab.engine.arm_libraries import load_arm_libraries
+
+        load_arm_libraries(sys.path)
     if "mxnet-cu112" in installed:
         load_cuda_libraries()
         _disable_unsupported_fusion()

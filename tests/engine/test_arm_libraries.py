@@ -10,6 +10,7 @@ from support.elf_files import code_that_returns, write_library
 
 from gluonlab.engine import arm_libraries
 from gluonlab.engine.arm_libraries import FUNCTIONS, find_openblas_functions, load_stand_in_library
+from gluonlab.engine.mxnet_and_cuda_libraries import needs_arm_libraries
 from gluonlab.errors import EngineError
 
 SETUP = Path(__file__).resolve().parents[2] / "setup.py"
@@ -117,7 +118,7 @@ def test_the_message_and_setup_py_name_the_same_wheel():
     [("aarch64", "linux", True), ("x86_64", "linux", False), ("arm64", "darwin", False)],
 )
 def test_only_arm_linux_needs_arm_libraries(machine, system, needed):
-    assert arm_libraries.is_needed(machine, system) is needed
+    assert needs_arm_libraries(system, machine) is needed
 
 
 def test_the_library_for_arm_differs_only_in_the_machine():
