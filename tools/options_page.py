@@ -27,7 +27,7 @@ such as `--no-flip`, turns it off again on the command line.
 """
 RENAMED_HEAD = [
     "These names of version 0.2.0 still work for one release, with a warning. Commands that share an option with",
-    "`gluonlab run` accept its old name, too.",
+    "`gluonlab run` accept the old name of this option.",
 ]
 RUN_COMMANDS = ["resume", "evaluate", "find-lr", "find-batch-size", "compare", "list"]
 MODULES = [

@@ -124,7 +124,7 @@ def test_a_fused_graph_computes_what_its_operators_compute(steps, shape, dtype, 
 
 
 def count_reads(symbol):
-    """How often the array that is read most often is read."""
+    """Return the number of reads of the array that is read most often."""
     nodes = json.loads(symbol.tojson())["nodes"]
     return max(Counter(tuple(entry[:2]) for node in nodes for entry in node["inputs"]).values())
 
