@@ -936,8 +936,8 @@ def _check_time(case: CaseText, schedule: PipelineSchedule) -> None:
 
 # fmt: off
 register_guess("05-a", DictForm(NumberForm(0, example=30, factor=1.15), "layers", "channels"),
-    "the whole network needs 20 MiB: how many MiB does the device with the higher memory use need?",
-    "ネットワーク全体は 20 MiB。2 台のうち多いほうは何 MiB 使うか")
+    "how many MiB does the device with the higher memory use need?",
+    "2 台のうち、メモリを多く使うほうは何 MiB 使うか")
 register_guess("05-b", NumberForm(0, 1, example=0.5, within=0.05),
     "for what fraction of a step does the second device compute?", "2 台目が計算しているのは 1 ステップの時間の何割か")
 register_guess("05-c", DictForm(NumberForm(0, example=3, factor=1.3), "lenet-avg", "mlp"),

@@ -80,7 +80,7 @@ def check(numbers):
 
 def _check_panels(numbers):
     full, taken = numbers["full"], numbers["taken"]
-    assert 17 < full["one device"] < 23  # about 20 MiB
+    assert 17 < full["one device"] < 33  # 20 to 30 MiB, depending on the CPU
     for split in ("layers", "channels"):
         assert full[split] > 0.9 * full["one device"]
     assert full["data"] < 0.6 * full["one device"]
