@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Dict, Mapping
 
 PR_SET_PDEATHSIG = 1  # of prctl(2)
-_LIBC = ctypes.CDLL(None)
+_PRCTL = getattr(ctypes.CDLL(None), "prctl", None)  # only Linux has it
 
 
 def die_with_parent() -> None:
@@ -25,8 +25,8 @@ def die_with_parent() -> None:
 
     The function has an effect only on Linux.
     """
-    if hasattr(_LIBC, "prctl"):
-        _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if _PRCTL is not None:
+        _PRCTL(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 # Options for a child that leads its own process group. So the child receives no signals of the
@@ -58,7 +58,8 @@ def signal_group(pid: int, number: int) -> None:
 
     ``pid``: the child's pid. The child must lead its own process group.
     """
-    with suppress(ProcessLookupError):
+    # macOS raises PermissionError if all processes of the group are zombies.
+    with suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, number)
 
 
