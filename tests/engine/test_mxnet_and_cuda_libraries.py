@@ -35,6 +35,20 @@ def test_a_command_installs_the_extras_and_the_mxnet_of_setup_py(version, extra,
         }
 
 
+@pytest.mark.parametrize(
+    ("platform", "expected", "missing"),
+    [
+        (("linux", "x86_64"), "gluonlab[cu112]", "container"),
+        (("linux", "aarch64"), "gluonlab[cpu]", "cu112"),
+        (("darwin", "x86_64"), "gluonlab[cpu]", "cu112"),
+        (("darwin", "arm64"), "Linux container", "pip"),  # there is no wheel
+    ],
+)
+def test_the_choices_are_the_wheels_of_the_platform(platform, expected, missing):
+    choices = pip_install_choices((3, 11), *platform)
+    assert expected in choices and missing not in choices
+
+
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("extra", "expected"), [("cpu", ["mxnet-1"]), ("cu112", ["mxnet-cu112-1", "nvidia-cudnn-cu11-8"])]
