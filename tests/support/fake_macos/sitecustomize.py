@@ -149,9 +149,15 @@ def _if_nameindex():
 
 
 def _getrusage(who):
-    """Return the peak of the memory, the third number, in bytes; Linux has kibibytes."""
+    """Return the peak of this process's memory, the third number, in bytes.
+
+    Linux has kibibytes there, and includes the peak of the parent before the start.
+    """
     numbers = list(linux_rusage(who))
-    numbers[2] *= 1024
+    if who == resource.RUSAGE_SELF:
+        with linux_open("/proc/self/status", encoding="utf-8") as file:
+            [kilobytes] = [line.split()[1] for line in file if line.startswith("VmHWM:")]
+        numbers[2] = int(kilobytes) * 1024
     return resource.struct_rusage(numbers)
 
 
