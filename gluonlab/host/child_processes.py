@@ -16,6 +16,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Dict, Mapping
 
+from gluonlab.host import startup_errors
+
 PR_SET_PDEATHSIG = 1  # of prctl(2)
 _PRCTL = getattr(ctypes.CDLL(None), "prctl", None)  # only Linux has it
 
@@ -50,7 +52,10 @@ def prepare_command_process() -> None:
     would print a traceback.
     """
     die_with_parent()
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    # Python 3.8 and 3.9 on macOS do not find their command line. There, the command would not
+    # recognize itself, and would not unblock SIGINT.
+    if startup_errors.command_line():
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
 
 
 def signal_group(pid: int, number: int) -> None:

@@ -48,7 +48,7 @@ def install_start_handlers() -> None:
     """
     name = sys.argv[0].rpartition("/")[2] if sys.argv else ""
     if name == "-m":  # Python is searching for the module
-        name = next((word.partition(".")[0] for word in _command_line()[1:] if word[:1] != "-"), "")
+        name = next((word.partition(".")[0] for word in command_line()[1:] if word[:1] != "-"), "")
     if name != "gluonlab":
         return
     sys.excepthook = _print_hidden_module
@@ -61,7 +61,7 @@ def install_start_handlers() -> None:
         _signal.pthread_sigmask(_signal.SIG_UNBLOCK, [_signal.SIGINT])
 
 
-def _command_line() -> list[str]:
+def command_line() -> list[str]:
     """Return the words of this process's command line; [] if neither Linux nor Python stores it."""
     try:
         with open("/proc/self/cmdline", "rb") as file:

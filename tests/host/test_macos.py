@@ -50,6 +50,15 @@ child.wait()
 signal_group(child.pid, signal.SIGKILL)
 print("signaled")
 """
+# Python 3.8 and 3.9 have no sys.orig_argv, so a command could not unblock the signal.
+BLOCK_INTERRUPTS = """
+import gluonlab, signal, sys
+from gluonlab.host.child_processes import prepare_command_process
+if hasattr(sys, "orig_argv"):
+    del sys.orig_argv
+prepare_command_process()
+print(signal.pthread_sigmask(signal.SIG_BLOCK, []))
+"""
 # poll reports a closed file for /dev/null, also while it is open.
 POLLED = """
 import gluonlab, os, select
@@ -87,6 +96,7 @@ def mac_python(python, tmp_path):
     [
         (MISSING, "missing"),
         (SIGNAL_ZOMBIES, "signaled"),
+        (BLOCK_INTERRUPTS, "set()"),
         (POLLED, "Bad file descriptor"),
         (HOST, f"lo0 {NO_PARAMETER_SERVER}"),
     ],
