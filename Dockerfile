@@ -11,7 +11,7 @@
 #   docker buildx build --platform linux/amd64,linux/arm64 --tag REGISTRY/gluonlab --push .
 #
 # The CUDA image needs the NVIDIA Container Toolkit on the host. Its base image contains no CUDA, because the libraries come from wheels.
-# Labs: docker run --rm -it -p 127.0.0.1:8888:8888 -v "$PWD/work:/work" --entrypoint jupyter gluonlab lab --ip 0.0.0.0
+# Labs: docker run --rm -it -p 127.0.0.1:8888:8888 -v gluonlab-work:/work --entrypoint jupyter gluonlab lab --ip 0.0.0.0
 # Grading: docker build --target grading -t gluonlab-grading:0.3.0 .   for gluonlab exercises grade --container, docs/labs.md
 # Only the grading image for x86-64 was built and tested, with Podman (make check-isolated). The other images run the same commands as
 # make, which .ci/run tests on Debian 12.
@@ -46,5 +46,7 @@ RUN python /opt/gluonlab/tools/make_venv.py /opt/venv "$BUILD" jupyter
 RUN useradd --create-home --uid 1000 learner && mkdir /work && chown learner /work
 USER learner
 WORKDIR /work
+# in the mounted volume or folder, so that downloads outlive the container
+ENV GLUONLAB_DATA=/work/data
 ENTRYPOINT ["gluonlab"]
 CMD ["--help"]

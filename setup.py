@@ -3,6 +3,7 @@
 import os
 import re
 import shutil
+import sys
 from pathlib import Path
 
 from setuptools import find_packages, setup
@@ -252,6 +253,9 @@ def description():
 
     return re.sub(r"(!?)\[([^][]*)\]\(([^()\s]+)\)", absolute, text)
 
+
+if sys.platform in ("win32", "cygwin"):
+    sys.exit("error: gluonlab does not run on Windows itself: install WSL 2 with wsl --install, and use its Linux")
 
 setup(
     name="gluonlab",

@@ -49,7 +49,7 @@ def pretend(system, machine, libc=""):
             pretend("Darwin", "arm64"),
             "macOS on arm64 cannot run gluonlab: MXNet 1.9.1 has no wheel for it; use a Linux",
         ),
-        (pretend("Windows", "AMD64"), "Windows on AMD64 cannot run gluonlab: install WSL with wsl --install"),
+        (pretend("Windows", "AMD64"), "Windows on AMD64 cannot run gluonlab: install WSL 2 with wsl --install"),
         (pretend("CYGWIN_NT-10.0", "x86_64"), "wsl --install"),
         (pretend("Linux", "x86_64"), "without glibc: use Debian or Ubuntu"),
         (pretend("Linux", "riscv64", "glibc"), "has wheels for x86-64 and ARM Linux, and for Intel Macs only"),

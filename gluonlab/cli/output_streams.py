@@ -53,12 +53,17 @@ def reader_error(stream: Any) -> Optional[str]:
 
 def _write_error(stream: Any) -> Optional[int]:
     """Return the errno with which writing to the stream would fail; None if it would succeed."""
-    poll = select.poll()
-    poll.register(stream.fileno(), select.POLLOUT)
+    fd, poll = stream.fileno(), select.poll()
+    poll.register(fd, select.POLLOUT)
     events = [event for _, event in poll.poll(0)]
-    return next(
+    number = next(
         (ERROR_BY_POLL_EVENT[flag] for flag in ERROR_BY_POLL_EVENT if any(event & flag for event in events)), None
     )
+    if number == errno.EBADF:
+        with suppress(OSError):
+            os.fstat(fd)
+            return None  # macOS reports POLLNVAL also for devices that are open, such as /dev/null
+    return number
 
 
 def discard_output(stream: Any) -> None:

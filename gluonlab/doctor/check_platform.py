@@ -82,7 +82,9 @@ def check_platform(
     }
     if slow:
         listing = ", ".join(f"{purpose} ({folder})" for purpose, folder in slow.items())
-        cause = "WSL reaches Windows drives over a network protocol, which is slow for many small files"
+        # https://github.com/microsoft/WSL/issues/12897
+        cause = "WSL reaches Windows drives over a network protocol, which is slow for many small files, and which "
+        cause += "cannot rename folders that are in use"
         cure = "move them to the Linux home folder: clone gluonlab with git into ~, and run the commands there"
         yield warning("platform", f"on a Windows drive: {listing}", cause, cure)
 

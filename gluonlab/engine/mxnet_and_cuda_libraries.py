@@ -31,10 +31,18 @@ def pip_install_command(extra: str, version: Tuple[int, ...] = sys.version_info[
     return f"pip install 'gluonlab[{extra}]'"
 
 
-def pip_install_choices(version: Tuple[int, ...] = sys.version_info[:2]) -> str:
-    """Return text with two commands: one installs MXNet for CPUs, the other for GPUs."""
-    on_gpus = f"on a machine with NVIDIA GPUs, {pip_install_command('cu112', version)}"
-    return f"run {pip_install_command('cpu', version)}, or, {on_gpus}"
+def pip_install_choices(
+    version: Tuple[int, ...] = sys.version_info[:2], system: str = sys.platform, machine: Optional[str] = None
+) -> str:
+    """Return text with the command that installs MXNet for CPUs, and if there is one, that for GPUs.
+
+    ``machine``: the name of the processor architecture; by default, this machine's.
+    """
+    platform = (system, os.uname().machine if machine is None else machine)
+    if platform == ("darwin", "arm64"):
+        return "MXNet has no wheel for Apple silicon, so use a Linux container (gluonlab's docs/install.md)"
+    on_gpus = f", or, on a machine with NVIDIA GPUs, {pip_install_command('cu112', version)}"
+    return f"run {pip_install_command('cpu', version)}" + on_gpus * (platform == ("linux", "x86_64"))
 
 
 def installed_distributions() -> Tuple[str, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import sys
 from typing import Mapping, NamedTuple, Optional
 
 from gluonlab.errors import EngineError
@@ -17,6 +18,14 @@ class WorkerGroup(NamedTuple):
 
 
 ROLE_VARIABLE = "DMLC_ROLE"  # the role of each process: worker, server or scheduler
+
+
+NO_PARAMETER_SERVER = "MXNet for macOS was not compiled with the parameter server"
+
+
+def has_parameter_server(system: str = sys.platform) -> bool:
+    """Return whether MXNet's wheel contains the parameter server; the wheel for macOS does not."""
+    return system != "darwin"
 
 
 def parameter_server_workers() -> Optional[WorkerGroup]:

@@ -42,6 +42,7 @@ from gluonlab.exercises.exercise_registry import (
 from gluonlab.exercises.run_submission import CELL_KEY, DONE_KEY, LAB_KEY, NOTE_KEY, VERDICTS_FILE, missing_packages
 from gluonlab.exercises.supervisor import EXCESS_KEY, Bounds
 from gluonlab.files.atomic_files import read_bounded, temporary_folder
+from gluonlab.host.child_processes import signal_group
 from gluonlab.plain_text import one_line, to_plain_name
 
 STATUSES = (PASSED, WRONG, UNWRITTEN, RAISED, TOO_SLOW)
@@ -186,7 +187,7 @@ def _end_supervisor(child: "subprocess.Popen[bytes]", seconds: float) -> None:
     try:
         child.wait(seconds)
     except subprocess.TimeoutExpired:
-        os.killpg(child.pid, signal.SIGKILL)
+        signal_group(child.pid, signal.SIGKILL)
         child.wait()
 
 

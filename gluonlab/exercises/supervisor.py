@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Dict, Iterable, List, NamedTuple, Sequence, Tuple
 
 from gluonlab.files.atomic_files import remove_folder
+from gluonlab.host.child_processes import signal_group
 from gluonlab.host.resources import PROC, available_cores, available_memory
 
 MAX_JOBS = 256
@@ -243,8 +244,7 @@ def _reap_zombies(processes: Iterable[ProcessStat]) -> None:
 
 def _kill_all(child: "subprocess.Popen[bytes]") -> None:
     """Kill the command, its descendants and their process groups, until no process is left."""
-    with suppress(OSError):
-        os.killpg(child.pid, signal.SIGKILL)
+    signal_group(child.pid, signal.SIGKILL)
     child.wait()
     for _ in range(MAX_KILL_ROUNDS):
         processes: List[ProcessStat] = list_descendants(os.getpid())
@@ -256,8 +256,7 @@ def _kill_all(child: "subprocess.Popen[bytes]") -> None:
             with suppress(OSError):
                 os.kill(process.pid, signal.SIGKILL)
             if process.group in pids:
-                with suppress(OSError):
-                    os.killpg(process.group, signal.SIGKILL)
+                signal_group(process.group, signal.SIGKILL)
         time.sleep(0.01)
 
 

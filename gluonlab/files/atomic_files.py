@@ -183,8 +183,8 @@ def remove_folder(path: Path) -> None:
         if path.is_symlink() or not path.is_dir():
             path.unlink(missing_ok=True)
             return
-        for command in (["chmod", "-R", "u+rwX"], ["rm", "-rf"]):
-            subprocess.run([*command, "--", path], stderr=subprocess.DEVNULL, check=False)
+        for command in (["chmod", "-R", "--", "u+rwX"], ["rm", "-rf", "--"]):
+            subprocess.run([*command, path], stderr=subprocess.DEVNULL, check=False)
 
 
 @contextmanager

@@ -16,8 +16,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Dict, Mapping
 
+from gluonlab.host import startup_errors
+
 PR_SET_PDEATHSIG = 1  # of prctl(2)
-_LIBC = ctypes.CDLL(None)
+_PRCTL = getattr(ctypes.CDLL(None), "prctl", None)  # only Linux has it
 
 
 def die_with_parent() -> None:
@@ -25,8 +27,8 @@ def die_with_parent() -> None:
 
     The function has an effect only on Linux.
     """
-    if hasattr(_LIBC, "prctl"):
-        _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if _PRCTL is not None:
+        _PRCTL(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 # Options for a child that leads its own process group. So the child receives no signals of the
@@ -50,7 +52,10 @@ def prepare_command_process() -> None:
     would print a traceback.
     """
     die_with_parent()
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    # Python 3.8 and 3.9 on macOS do not find their command line. There, the command would not
+    # recognize itself, and would not unblock SIGINT.
+    if startup_errors.command_line():
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
 
 
 def signal_group(pid: int, number: int) -> None:
@@ -58,7 +63,8 @@ def signal_group(pid: int, number: int) -> None:
 
     ``pid``: the child's pid. The child must lead its own process group.
     """
-    with suppress(ProcessLookupError):
+    # macOS raises PermissionError if all processes of the group are zombies.
+    with suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, number)
 
 

@@ -1,7 +1,8 @@
-"""Prints one line, not a traceback, for Ctrl-C and hidden modules while a command is starting.
+"""Prints one line, not a traceback, for errors while a command is starting.
 
-This module handles two cases:
+This module handles three cases:
 
+- Windows, on which gluonlab does not run.
 - Ctrl-C before the command has installed its own handlers.
 - A user's file that hides a module. ``gluonlab run`` searches the current folder first, so a file
   ``random.py`` or ``mxnet.py`` there is imported instead of the real module.
@@ -18,11 +19,26 @@ import os
 import sys
 from _frozen_importlib_external import PathFinder  # type: ignore[import-not-found]
 
+WINDOWS_MESSAGE = "gluonlab does not run on Windows itself: install WSL 2 with wsl --install, and use its Linux"
+
 
 def check_system() -> None:
-    """Raise ImportError on Windows, which lacks MXNet 1.9.1 and modules such as fcntl."""
-    if sys.platform in ("win32", "cygwin"):
-        raise ImportError("gluonlab does not run on Windows itself: install WSL with wsl --install, and use its Linux")
+    """Raise ImportError on Windows, which lacks MXNet 1.9.1 and modules such as fcntl.
+
+    If no caller handles the error, Python prints only the message.
+    """
+    if sys.platform not in ("win32", "cygwin"):
+        return
+    hook = sys.excepthook
+
+    def print_message(kind, error, trace):  # type: ignore[no-untyped-def]
+        if error.args == (WINDOWS_MESSAGE,) and sys.stderr is not None:
+            sys.stderr.write(f"error: {WINDOWS_MESSAGE}\n")
+        else:
+            hook(kind, error, trace)
+
+    sys.excepthook = print_message
+    raise ImportError(WINDOWS_MESSAGE)
 
 
 def install_start_handlers() -> None:
@@ -32,7 +48,7 @@ def install_start_handlers() -> None:
     """
     name = sys.argv[0].rpartition("/")[2] if sys.argv else ""
     if name == "-m":  # Python is searching for the module
-        name = next((word.partition(".")[0] for word in _command_line()[1:] if word[:1] != "-"), "")
+        name = next((word.partition(".")[0] for word in command_line()[1:] if word[:1] != "-"), "")
     if name != "gluonlab":
         return
     sys.excepthook = _print_hidden_module
@@ -45,7 +61,7 @@ def install_start_handlers() -> None:
         _signal.pthread_sigmask(_signal.SIG_UNBLOCK, [_signal.SIGINT])
 
 
-def _command_line() -> list[str]:
+def command_line() -> list[str]:
     """Return the words of this process's command line; [] if neither Linux nor Python stores it."""
     try:
         with open("/proc/self/cmdline", "rb") as file:

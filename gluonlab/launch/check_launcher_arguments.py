@@ -23,6 +23,7 @@ from gluonlab.config import TrainConfig
 from gluonlab.config.command_line import given_settings
 from gluonlab.config.option_checks import as_number
 from gluonlab.config.option_hints import nearest_option
+from gluonlab.engine.parameter_server_role import NO_PARAMETER_SERVER, has_parameter_server
 from gluonlab.errors import ConfigError
 from gluonlab.launch.hosts import MAX_PROCESSES, Host
 from gluonlab.launch.process_membership import Membership
@@ -62,10 +63,10 @@ def check_platform(backend: str, hosts: Iterable[Host], system: str = sys.platfo
 
     ``hosts``: the hosts on which the processes run.
     """
-    if system == "darwin" and backend != "horovod" and any(host.is_local for host in hosts):
+    if not has_parameter_server(system) and backend != "horovod" and any(host.is_local for host in hosts):
         raise ConfigError(
-            f"--backend {backend} needs MXNet's parameter server, with which MXNet for macOS was not compiled: "
-            "train in one process with gluonlab run, or launch in a Linux container"
+            f"--backend {backend} cannot be used, because {NO_PARAMETER_SERVER}: train in one process with "
+            "gluonlab run, or launch in a Linux container"
         )
 
 

@@ -19,7 +19,7 @@ from mxnet import nd
 from mxnet.base import _LIB, check_call
 
 from gluonlab.engine.local_processes import set_local_process_count
-from gluonlab.engine.parameter_server_role import parameter_server_count
+from gluonlab.engine.parameter_server_role import NO_PARAMETER_SERVER, has_parameter_server, parameter_server_count
 from gluonlab.errors import EngineError, RunError
 from gluonlab.kvstores.mxnet_stores import allocate_keys
 from gluonlab.kvstores.process_groups import ProcessGroup, SummingGroup
@@ -65,6 +65,8 @@ class ParameterServer(SummingGroup):
         try:
             self._store = mx.kv.create(name)
         except mx.base.MXNetError:
+            if not has_parameter_server():
+                raise EngineError(f"--backend {name} cannot be used, because {NO_PARAMETER_SERVER}") from None
             raise EngineError(
                 f"--backend {name}: the environment contains no scheduler address: start this "
                 "program with gluonlab launch -n 2 -- python YOUR_PROGRAM.py, or, on SageMaker, "

@@ -46,6 +46,7 @@ from gluonlab.data.loading.split_batch import Microbatches
 from gluonlab.data.sets.dataset import Dataset
 from gluonlab.errors import RunError
 from gluonlab.files.atomic_files import temporary_folder
+from gluonlab.host.child_processes import signal_group
 from gluonlab.host.out_of_memory import OUT_OF_MEMORY_MESSAGES
 from gluonlab.host.resources import peak_bytes
 from gluonlab.parallel import strategy_class
@@ -330,10 +331,7 @@ def _wait_for_child(child: "subprocess.Popen[bytes]", limit_bytes: Optional[int]
 
 def _kill_child(child: "subprocess.Popen[bytes]") -> None:
     """Kill the child and the processes it has started."""
-    try:
-        os.killpg(child.pid, signal.SIGKILL)
-    except ProcessLookupError:  # it has exited
-        pass
+    signal_group(child.pid, signal.SIGKILL)
     child.wait()
     assert child.stdin is not None
     child.stdin.close()

@@ -18,7 +18,7 @@ def test_a_command_installs_the_extras_and_the_mxnet_of_setup_py(version, extra,
     metadata = importlib.metadata.metadata("gluonlab")
     requirements = metadata.get_all("Requires-Dist")
     command = pip_install_command(extra, version)
-    assert command in pip_install_choices(version)
+    assert command in pip_install_choices(version, "linux", "x86_64")
     extras = re.findall(r"gluonlab\[(\w+)\]", command)
     assert set(extras) <= set(metadata.get_all("Provides-Extra"))
     named = re.findall(r"\bmxnet[-\w]*==[\d.]+", command)
@@ -33,6 +33,20 @@ def test_a_command_installs_the_extras_and_the_mxnet_of_setup_py(version, extra,
         assert {need.split(";")[0].strip() for need in required if "nvidia" in need} == {
             need.split(";")[0].strip() for need in of_extras
         }
+
+
+@pytest.mark.parametrize(
+    ("platform", "expected", "missing"),
+    [
+        (("linux", "x86_64"), "gluonlab[cu112]", "container"),
+        (("linux", "aarch64"), "gluonlab[cpu]", "cu112"),
+        (("darwin", "x86_64"), "gluonlab[cpu]", "cu112"),
+        (("darwin", "arm64"), "Linux container", "pip"),  # there is no wheel
+    ],
+)
+def test_the_choices_are_the_wheels_of_the_platform(platform, expected, missing):
+    choices = pip_install_choices((3, 11), *platform)
+    assert expected in choices and missing not in choices
 
 
 @pytest.mark.long

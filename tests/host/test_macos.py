@@ -14,6 +14,7 @@ from support.processes import REPOSITORY
 from gluonlab.data.images.decoder_pool import DecodeWorker
 from gluonlab.engine.cpu_threads import threads_per_device
 from gluonlab.engine.openmp_settings import uses_openmp
+from gluonlab.engine.parameter_server_role import NO_PARAMETER_SERVER
 from gluonlab.errors import ConfigError
 from gluonlab.inference.input_images import _save_standard_input
 from gluonlab.launch.check_launcher_arguments import check_platform
@@ -26,25 +27,89 @@ FAKE = {"PYTHONPATH": os.pathsep.join(map(str, (REPOSITORY / "tests" / "support"
 # are padded for the instructions in /proc/cpuinfo, which changes the rounding.
 TWO_STEPS = ["-m", "gluonlab.run", "--model", "mlp", "--gpus", "2", "--epochs", "1", "--batch-size", "400"]
 MISSING = """
-import ctypes, os, sys, gluonlab
+import ctypes, os, pathlib, select, sys, gluonlab
 assert sys.platform == "darwin" and not hasattr(os, "sched_getaffinity") and not hasattr(os, "memfd_create")
-assert not os.path.exists("/proc/self") and not hasattr(ctypes.CDLL(None), "prctl")
+assert not hasattr(ctypes.CDLL(None), "prctl") and not hasattr(select, "epoll")
+assert not os.path.exists("/proc/self") and not pathlib.Path("/proc/self").exists() and pathlib.Path("/").exists()
 try:
     open("/proc/cpuinfo")
 except FileNotFoundError:
     print("missing")
 """
+# A group whose only process is a zombie: until then, signal 0 can be sent.
+SIGNAL_ZOMBIES = """
+import os, signal, subprocess, gluonlab
+from gluonlab.host.child_processes import signal_group
+child = subprocess.Popen(["true"], start_new_session=True)
+try:
+    while True:
+        os.killpg(child.pid, 0)
+except PermissionError:
+    signal_group(child.pid, signal.SIGKILL)
+child.wait()
+signal_group(child.pid, signal.SIGKILL)
+print("signaled")
+"""
+# Python 3.8 and 3.9 have no sys.orig_argv, so a command could not unblock the signal.
+BLOCK_INTERRUPTS = """
+import gluonlab, signal, sys
+from gluonlab.host.child_processes import prepare_command_process
+if hasattr(sys, "orig_argv"):
+    del sys.orig_argv
+prepare_command_process()
+print(signal.pthread_sigmask(signal.SIG_BLOCK, []))
+"""
+# poll reports a closed file for /dev/null, also while it is open.
+POLLED = """
+import gluonlab, os, select
+from gluonlab.cli.output_streams import reader_error
+stream = open(os.open(os.devnull, os.O_WRONLY), "w", closefd=False)
+poll = select.poll()
+poll.register(stream.fileno(), select.POLLOUT)
+assert [event for _, event in poll.poll(0)] == [select.POLLNVAL] and reader_error(stream) is None
+os.close(stream.fileno())
+print(reader_error(stream))
+"""
+HOST = """
+import gluonlab, os
+from gluonlab.bench.harness.worker_processes import missing_backend_reason
+from gluonlab.host.resources import peak_bytes
+from gluonlab.launch.ports_and_addresses import ipv4_addresses
+assert 2**23 < peak_bytes(os.getpid()) < 2**32
+print(ipv4_addresses()["127.0.0.1"], missing_backend_reason("dist_sync"))
+"""
 
 
 @pytest.fixture
-def mac_python(python):
-    """Return the fixture ``python`` for processes in which Linux looks like macOS."""
-    return lambda *arguments: python(*arguments, **FAKE)
+def mac_python(python, tmp_path):
+    """Return the fixture ``python`` for processes in which Linux looks like macOS.
+
+    As on macOS, the path of the folder for temporary files contains a link.
+    """
+    (tmp_path / "private" / "tmp").mkdir(parents=True)
+    (tmp_path / "tmp").symlink_to(tmp_path / "private" / "tmp")
+    return lambda *arguments: python(*arguments, TMPDIR=str(tmp_path / "tmp"), **FAKE)
 
 
-def test_the_imitated_macos_has_no_parts_of_linux(mac_python):
-    result = mac_python("-c", MISSING)
-    assert (result.stdout, result.stderr) == ("missing\n", "")
+@pytest.mark.parametrize(
+    ("code", "printed"),
+    [
+        (MISSING, "missing"),
+        (SIGNAL_ZOMBIES, "signaled"),
+        (BLOCK_INTERRUPTS, "set()"),
+        (POLLED, "Bad file descriptor"),
+        (HOST, f"lo0 {NO_PARAMETER_SERVER}"),
+    ],
+)
+def test_system_calls_work_without_parts_of_linux(mac_python, code, printed):
+    result = mac_python("-c", code)
+    assert (result.stdout, result.stderr) == (f"{printed}\n", "")
+
+
+def test_only_one_function_signals_process_groups():
+    """It ignores the error of macOS for groups of zombies."""
+    sources = [path for path in (REPOSITORY / "gluonlab").rglob("*.py") if ".killpg" in path.read_text("utf-8")]
+    assert [path.name for path in sources] == ["child_processes.py"]
 
 
 @pytest.mark.cpu_only("MXNet for macOS has no CUDA")
@@ -71,7 +136,7 @@ def test_the_doctor_calls_macos_untested_and_finds_no_fault(mac_python):
 def test_the_launcher_refuses_what_this_build_of_mxnet_lacks_in_one_line(mac_python):
     result = mac_python("-m", "gluonlab", "launch", "-n", "2", "--", "--gpus", "1")
     assert (result.returncode, result.stdout, result.stderr.count("\n")) == (2, "", 1)
-    assert result.stderr.startswith("error: --backend dist_sync needs MXNet's parameter server")
+    assert result.stderr.startswith(f"error: --backend dist_sync cannot be used, because {NO_PARAMETER_SERVER}")
 
 
 def test_without_openmp_a_device_has_one_thread(monkeypatch):
@@ -90,7 +155,7 @@ def test_without_openmp_a_device_has_one_thread(monkeypatch):
     ],
 )  # fmt: skip
 def test_only_a_mac_needs_another_backend_than_the_parameter_server(system, backend, host, is_possible):
-    with nullcontext() if is_possible else pytest.raises(ConfigError, match="MXNet for macOS was not compiled"):
+    with nullcontext() if is_possible else pytest.raises(ConfigError, match=NO_PARAMETER_SERVER):
         check_platform(backend, [host], system)
 
 

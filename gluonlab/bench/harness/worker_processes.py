@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import Any, Dict, Iterable, List, Mapping, NoReturn, Optional
 
 from gluonlab.bench.harness.machine_info import CHECKOUT
+from gluonlab.engine.parameter_server_role import NO_PARAMETER_SERVER, has_parameter_server
 from gluonlab.errors import ConfigError, RunError, unknown
-from gluonlab.host.child_processes import die_with_parent
+from gluonlab.host.child_processes import die_with_parent, signal_group
 
 # Variables with these prefixes change threads or engines. They are removed from the environment of
 # every worker. A row of a table that needs some of them sets them again.
@@ -110,8 +111,7 @@ class Worker:
     def _signal(self, number: int) -> None:
         """Send SIGSTOP or SIGCONT to the worker's process group, if ``pauses`` is true."""
         if self._pauses:
-            with suppress(ProcessLookupError):
-                os.killpg(self.pid, number)
+            signal_group(self.pid, number)
 
     def _read_line(self, timeout_s: float) -> bytes:
         """Return the next line of the worker's output.
@@ -159,8 +159,7 @@ class Worker:
         deadline = time.monotonic() + grace_s
         while time.monotonic() < deadline and not self._has_exited():
             time.sleep(0.01)
-        with suppress(ProcessLookupError):
-            os.killpg(self.pid, signal.SIGKILL)
+        signal_group(self.pid, signal.SIGKILL)
         self._process.wait()
         assert self._process.stdout is not None
         self._process.stdout.close()
@@ -232,8 +231,10 @@ def start_group(backend: str, size: int, job: str, options: Mapping[str, Any]) -
     function changes its environment, so call the function before you create a kvstore.
     """
     from gluonlab.launch.group_processes import RANK_VARIABLE, Site, parts
+    from gluonlab.launch.ports_and_addresses import ipv4_addresses
 
-    loopback = Site("localhost", "127.0.0.1", "lo")
+    address = "127.0.0.1"
+    loopback = Site("localhost", address, ipv4_addresses().get(address, ""))  # the interface lo, or lo0 on macOS
     with socket.socket() as listening:
         listening.bind((loopback.address, 0))
         port: int = listening.getsockname()[1]
@@ -269,5 +270,6 @@ def parse_backends(text: str) -> List[str]:
 
 def missing_backend_reason(backend: str) -> Optional[str]:
     """Return why a backend cannot be measured on this machine, or None."""
-    absent = backend == HOROVOD and importlib.util.find_spec("horovod") is None
-    return NO_HOROVOD if absent else None
+    if backend == HOROVOD:
+        return NO_HOROVOD if importlib.util.find_spec("horovod") is None else None
+    return None if not backend or has_parameter_server() else NO_PARAMETER_SERVER
