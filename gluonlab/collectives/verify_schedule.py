@@ -10,7 +10,7 @@ Chunks do not affect each other, so each chunk is simulated separately.
 from __future__ import annotations
 
 import operator
-from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Dict, FrozenSet, Iterator, List, NamedTuple, Optional, Tuple
 
 from gluonlab.collectives.schedule import ADD, ALL_GATHER, COLLECTIVES, OPS, REDUCE_SCATTER, Schedule, Step
 from gluonlab.errors import ScheduleError
@@ -18,6 +18,7 @@ from gluonlab.errors import ScheduleError
 Contributions = Tuple[int, ...]  # how often each rank's contribution is in a sum
 Cell = Tuple[int, int]  # (rank, chunk)
 Position = Tuple[int, int]  # (step, position in the step)
+_CHUNK_OF = operator.itemgetter(2)  # of a transfer, faster than its attribute
 
 
 def verify(schedule: Schedule) -> None:
@@ -95,7 +96,8 @@ def _check_steps(schedule: Schedule) -> List[_ChunkTransfers]:
                 src_list.append(src)
                 dst_list.append(dst)
                 op_list.append(op)
-        are_valid = all(_are_possible(each, schedule.world_size) for each in by_chunk.values())
+        ranks = frozenset(range(schedule.world_size))
+        are_valid = all(_are_possible(each, ranks) for each in by_chunk.values())
         are_valid = are_valid and all(_are_independent(step, schedule.chunks) for step in schedule.steps)
     except (KeyError, TypeError):  # an impossible chunk, or ranks that are not numbers
         _check_each_step(schedule)
@@ -105,10 +107,10 @@ def _check_steps(schedule: Schedule) -> List[_ChunkTransfers]:
     return list(by_chunk.values())
 
 
-def _are_possible(transfers: _ChunkTransfers, ranks: int) -> bool:
+def _are_possible(transfers: _ChunkTransfers, ranks: FrozenSet[int]) -> bool:
     """Return whether ranks and operations exist, and no rank sends to itself."""
     src, dst, op = transfers
-    are_ranks = all(min(each, default=0) >= 0 and max(each, default=0) < ranks for each in (src, dst))
+    are_ranks = ranks.issuperset(src) and ranks.issuperset(dst)
     return are_ranks and not any(map(operator.eq, src, dst)) and set(op) <= set(OPS)
 
 
@@ -117,6 +119,8 @@ def _are_independent(step: Step, chunks: int) -> bool:
 
     A cell is compared as a number, which is faster than as a tuple.
     """
+    if len(set(map(_CHUNK_OF, step))) == len(step):
+        return True
     written = {dst * chunks + chunk for _, dst, chunk, _ in step}
     if len(written) < len(step) and any(op != ADD for *_, op in step):
         return False
@@ -158,46 +162,40 @@ def _check_step(schedule: Schedule, number: int) -> None:
 # --- the simulation of one chunk
 
 
-class _SumTrees:
-    """Numbered trees of additions. Trees that differ only in the order of summands share a number.
-
-    Tree r is rank r's contribution. ``contributors`` and ``duplicates`` are bit sets: for each
-    tree, the ranks whose contributions are in it, and the ranks whose contributions are in it more
-    than once.
-    """
-
-    def __init__(self, world_size: int) -> None:
-        self.contributors: List[int] = [1 << rank for rank in range(world_size)]
-        self.duplicates: List[int] = [0] * world_size
-        self._numbers: Dict[Tuple[int, int], int] = {}
-
-    def add(self, left: int, right: int) -> int:
-        """Return the number of the tree that sums the trees ``left`` and ``right``."""
-        pair = (left, right) if left < right else (right, left)
-        number = self._numbers.get(pair)
-        if number is None:
-            contributors, duplicates = self.contributors, self.duplicates
-            number = self._numbers[pair] = len(contributors)
-            duplicates.append(duplicates[left] | duplicates[right] | contributors[left] & contributors[right])
-            contributors.append(contributors[left] | contributors[right])
-        return number
-
-
 class _ChunkSimulation:
-    """The transfers of one chunk, applied to trees.
+    """The transfers of one chunk, applied to numbered trees of additions.
+
+    Tree r is rank r's contribution. Trees that differ only in the order of summands share a number.
 
     ``final_trees[rank]``: the rank's tree at the end. ``written``: the tree that each transfer
-    wrote.
+    wrote. ``contributors`` and ``duplicates`` are bit sets: for each tree, the ranks whose
+    contributions are in it, and the ranks whose contributions are in it more than once.
     """
 
     def __init__(self, transfers: _ChunkTransfers, world_size: int) -> None:
-        self.transfers, self.sums = transfers, _SumTrees(world_size)
-        self.final_trees = list(range(world_size))
-        self.written: List[int] = []
-        tree, add, append = self.final_trees, self.sums.add, self.written.append
+        contributors, duplicates = [1 << rank for rank in range(world_size)], [0] * world_size
+        trees = list(range(world_size))
+        written: List[int] = []
+        numbers: Dict[Tuple[int, int], int] = {}
+        # Large schedules have millions of transfers. So the loop calls no functions of Python.
+        find_number, append = numbers.get, written.append
         for src, dst, op in zip(*transfers):
-            tree[dst] = new = add(tree[dst], tree[src]) if op == ADD else tree[src]
-            append(new)
+            if op == ADD:
+                left, right = trees[dst], trees[src]
+                if left > right:
+                    left, right = right, left
+                number = find_number((left, right), 0)  # sums have numbers above 0
+                if not number:
+                    number = numbers[left, right] = len(contributors)
+                    in_left, in_right = contributors[left], contributors[right]
+                    contributors.append(in_left | in_right)
+                    duplicates.append(duplicates[left] | duplicates[right] | in_left & in_right)
+            else:
+                number = trees[src]
+            trees[dst] = number
+            append(number)
+        self.transfers, self.contributors, self.duplicates = transfers, contributors, duplicates
+        self.final_trees, self.written = trees, written
 
     def find_faulty_transfer(self, rank: int) -> Optional[int]:
         """Return the first transfer that makes the final chunk of ``rank`` wrong.
@@ -214,7 +212,7 @@ class _ChunkSimulation:
                 if op != ADD:
                     relevant_ranks.discard(dst)
                 relevant_ranks.add(src)
-        doubles = [index for index in reversed(ancestors) if self.sums.duplicates[self.written[index]]]
+        doubles = [index for index in reversed(ancestors) if self.duplicates[self.written[index]]]
         into_rank = [index for index in ancestors if self.transfers.dst[index] == rank]
         return next(iter(doubles + into_rank[:1]), None)
 
@@ -225,7 +223,7 @@ def _check_chunk(schedule: Schedule, chunk: int, simulation: _ChunkSimulation) -
     ranks = [owner] if schedule.collective == REDUCE_SCATTER else range(schedule.world_size)
     for rank in ranks:
         tree, problem = simulation.final_trees[rank], ""
-        contributors, duplicates = simulation.sums.contributors[tree], simulation.sums.duplicates[tree]
+        contributors, duplicates = simulation.contributors[tree], simulation.duplicates[tree]
         if schedule.collective == ALL_GATHER:
             if tree != owner:
                 problem = f"a chunk {chunk} that does not come from its owner, rank {owner}"
