@@ -7,14 +7,28 @@ from __future__ import annotations
 
 import json
 import linecache
-from typing import Any, Dict, List, NamedTuple, Optional
+import os
+from contextlib import redirect_stdout
+from dataclasses import replace
+from traceback import walk_tb
+from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
 from gluonlab.errors import ScheduleError
-from gluonlab.exercises.exercise_registry import PASSED, WRONG, Wrong, find_exercise, judge_answer
+from gluonlab.exercises.exercise_registry import (
+    PASSED,
+    RAISED,
+    WRONG,
+    Verdict,
+    Wrong,
+    find_exercise,
+    format_error,
+    judge_answer,
+    unwritten_texts,
+)
 from gluonlab.exercises.lab04_allreduce import BEAT_THE_EIGHT, lower_bound_s
 from gluonlab.exercises.lab05_model_parallelism import read_pipeline_schedule
 from gluonlab.exercises.lab10_schedule_puzzles import PUZZLES
-from gluonlab.exercises.languages import choose_text, language
+from gluonlab.exercises.languages import Texts, choose_text, language
 from gluonlab.exercises.schedule_answers import describe_cost
 from gluonlab.parallel.pipeline.pipeline_cost import Costs, predict_timeline
 from gluonlab.parallel.pipeline.pipeline_schedule import one_forward_one_backward
@@ -33,6 +47,80 @@ class _Playback(NamedTuple):
     page: Optional[str] = None
 
 
+def run_cell(id: str, name: str, source: str, chosen_language: str, run_code: Callable[..., Any]) -> str:
+    """Run a learner's cell, check the function that it defines, and return JSON like `judge_cell`.
+
+    Args:
+        id: the id of an exercise, one of `BROWSER_EXERCISES`.
+        name: the name of the function.
+        source: the learner's cell.
+        chosen_language: "en" or "ja".
+        run_code: runs Python code. Its arguments are the code, a dictionary for the global
+            variables, and ``filename``.
+
+    Raises:
+        BaseException: an error outside of the cell, after which Python may not work any more.
+    """
+    language(chosen_language)
+    cell: Dict[str, Any] = {"__name__": "__main__"}
+    try:
+        run_code(source, cell, filename=CELL_FILE)
+    except BaseException as error:  # also KeyboardInterrupt
+        return _report_error(id, _error_texts(error, source))
+    if name not in cell:
+        texts = {
+            "en": f"your code does not define `{name}`: keep the name of the function",
+            "ja": f"コードに `{name}` の定義がありません。関数の名前は変えないでください",
+        }
+        return _report_error(id, texts)
+    try:
+        return judge_cell(id, source, cell[name], chosen_language)
+    except BaseException as error:
+        if _find_cell_line(error) is None:
+            raise
+        return _report_error(id, _error_texts(error, source))
+
+
+def _report_error(id: str, texts: Texts) -> str:
+    return _to_json(Verdict(id, RAISED, texts, language()), _Playback())
+
+
+def _find_cell_line(error: BaseException) -> Optional[int]:
+    """Return the number of the line of the cell that led to an error, or None."""
+    if isinstance(error, SyntaxError) and error.filename == CELL_FILE:
+        return error.lineno
+    lines = [line for frame, line in walk_tb(error.__traceback__) if frame.f_code.co_filename == CELL_FILE]
+    return lines[-1] if lines else None
+
+
+def _error_texts(error: BaseException, source: str) -> Texts:
+    """Return the message about an error in the learner's cell, with the line that led to it."""
+    line = _find_cell_line(error)
+    code = "".join(source.splitlines()[line - 1 : line]).strip() if line else ""
+    if isinstance(error, SyntaxError) and code.startswith(("%", "!")):
+        return {
+            "en": f"`{code}` in line {line} is a command of Jupyter, not of Python: delete the line",
+            "ja": f"{line} 行目の `{code}` は Python ではなく Jupyter のコマンドです。この行を消してください",
+        }
+    message = format_error(error)
+    if isinstance(error, SyntaxError):  # whose text also contains the file
+        message = f"{type(error).__name__}: {error.msg}"
+    if line is None:
+        return {"en": message, "ja": message}
+    shown = f": `{code}`" if code else ""
+    return {"en": f"{message}\nin line {line}{shown}", "ja": f"{message}\n{line} 行目{shown}"}
+
+
+def refuse_input(prompt: object = "") -> str:
+    """Raise an error. The page replaces Python's ``input`` by this function."""
+    raise EOFError(
+        choose_text(
+            en="input() does not work on this page: write the value into your code",
+            ja="このページでは input() を使えません。値をコードに書いてください",
+        )
+    )
+
+
 def judge_cell(id: str, source: str, answer: Any, chosen_language: str) -> str:
     """Check an answer, and return everything that the page shows about the answer, as JSON.
 
@@ -49,9 +137,22 @@ def judge_cell(id: str, source: str, answer: Any, chosen_language: str) -> str:
     language(chosen_language)
     linecache.cache[CELL_FILE] = (len(source), None, source.splitlines(True), CELL_FILE)
     verdict = judge_answer(find_exercise(id), answer)
+    name = getattr(answer, "__name__", "")
+    if verdict.texts == unwritten_texts(name):  # about two cells of a notebook
+        texts = {
+            "en": f"write the body of `{name}`, then press Run",
+            "ja": f"`{name}` の中身を書いてから、「実行」を押してください",
+        }
+        verdict = replace(verdict, texts=texts)
     playback = _Playback()
     if verdict.status in (PASSED, WRONG):
-        playback = _play_pipeline(answer) if id == "05-5" else _play_schedule(id, answer)
+        # the answer runs again, and has already printed
+        with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):
+            playback = _play_pipeline(answer) if id == "05-5" else _play_schedule(id, answer)
+    return _to_json(verdict, playback)
+
+
+def _to_json(verdict: Verdict, playback: _Playback) -> str:
     shown: Dict[str, Any] = {
         "status": verdict.status,
         "heading": verdict.heading,

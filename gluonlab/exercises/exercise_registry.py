@@ -333,7 +333,11 @@ MAX_MESSAGE_CHARS = 400  # longer error messages are shortened
 
 _PACKAGE = str(Path(__file__).resolve().parent.parent)
 _LIBRARIES = tuple(
-    {_PACKAGE, *(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib"))}
+    {
+        _PACKAGE,
+        str(Path(traceback.__file__).parent),  # a zip archive in a browser, in none of the paths
+        *(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")),
+    }
 )
 # These lines are removed from messages, because MXNet's messages contain its C++ stack.
 _NOISE = re.compile(r'\s*(Traceback \(|Stack trace|File "|\[bt\])')
@@ -439,7 +443,7 @@ def judge_answer(exercise: Exercise, answer: Any) -> Verdict:
             UNWRITTEN, _texts("put your answer in place of `...`", "`...` を自分の答えに書き換えてください")
         )
     if _is_stub(answer):
-        return make_verdict(UNWRITTEN, _unwritten_texts(answer.__name__))
+        return make_verdict(UNWRITTEN, unwritten_texts(answer.__name__))
     try:
         with time_limit(exercise.seconds):
             _wait_for_mxnet()
@@ -488,13 +492,13 @@ def _stub_texts(error: NotImplementedError, exercise: Exercise, answer: Any) -> 
         return None
     name = location.code.co_name
     if location.code is getattr(answer, "__code__", location.code):
-        return _unwritten_texts(name)
+        return unwritten_texts(name)
     return _texts(
         f"your code calls `{name}`, which is not written yet", f"ここから呼ばれる `{name}` がまだ書かれていません"
     )
 
 
-def _unwritten_texts(name: str) -> Texts:
+def unwritten_texts(name: str) -> Texts:
     """Return a message that asks the student to write the body of the function ``name``."""
     return _texts(
         f"write the body of `{name}`, run its cell, then run this cell again",

@@ -32,6 +32,7 @@ from gluonlab_labs.source import LANGUAGES, Code, Lab, Text
 from gluonlab_labs.text import MarkdownWriter
 
 PAGE_FILES = ("page.js", "worker.js", "page.css")
+FETCHED_FILES = ("gluonlab.zip", "pyodide/pyodide.asm.wasm", "pyodide/python_stdlib.zip", "pyodide/pyodide-lock.json")
 SCHEDULE_LABS = ("04", "10")  # their stubs use Transfer, which another cell of the notebook imports
 TRANSFER_IMPORT = "from gluonlab.collectives.schedule import Transfer\n\n\n"
 RULES_LAB, RULES = "10", re.compile(r"^## .*(The rules|規則)", re.M)
@@ -70,11 +71,12 @@ def write_browser_lab(series: Series, folders: LabFolders, root: Path, cache: Pa
         unpack_pyodide(archive, root / "pyodide")
         with atomic_path(root / "gluonlab.zip") as temporary:
             temporary.write_bytes(content)
+        size = sum((root / name).stat().st_size for name in FETCHED_FILES)
         for name in PAGE_FILES:
             write_text(root / name, (TEMPLATE / "browser" / name).read_text(encoding="utf-8"))
         for language in LANGUAGES:
             page = "index.html" if language == "en" else f"{language}.html"
-            write_text(root / page, render_page(series, folders, language, names))
+            write_text(root / page, render_page(series, folders, language, names, size))
     print(f"wrote the schedule labs for browsers to {root}")
 
 
@@ -118,8 +120,8 @@ def _data_files(folder: Path) -> Iterator[Path]:
             yield path
 
 
-def render_page(series: Series, folders: LabFolders, language: str, names: Dict[str, str]) -> str:
-    """Return the HTML page in one language."""
+def render_page(series: Series, folders: LabFolders, language: str, names: Dict[str, str], size: int) -> str:
+    """Return the HTML page in one language. ``size``: the bytes that its worker loads."""
 
     @lru_cache(maxsize=None)
     def picture(name: str) -> str:
@@ -135,13 +137,14 @@ def render_page(series: Series, folders: LabFolders, language: str, names: Dict[
     rules = _unlink(Renderer(picture).render(_split_title(texts[RULES_LAB]["rules"])[1]))
     machine = _unlink(Renderer(picture).render(texts["04"].get("figure", "")))
     words = json.loads((TEMPLATE / "browser" / "words.json").read_text(encoding="utf-8"))[language]
+    data = {"exercises": [{**each, "html": ""} for each in exercises], "words": words, "bytes": size}
     return (
         template_environment()
         .get_template("browser/page.html")
         .render(
             language=language,
             exercises=exercises,
-            data=Markup(_script_json({"exercises": [{**each, "html": ""} for each in exercises], "words": words})),
+            data=Markup(_script_json(data)),
             rules=Markup(rules),
             machine=Markup(machine),
             text=words,

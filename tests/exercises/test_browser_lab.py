@@ -4,9 +4,12 @@ import json
 import subprocess
 import sys
 
+import pytest
 from support.cell_texts import run_cell, solution_text, wrong_texts
 
+from gluonlab.errors import ExerciseError
 from gluonlab.exercises.browser_lab import BROWSER_EXERCISES, judge_cell
+from gluonlab.exercises.browser_lab import run_cell as run_learners_cell
 from gluonlab.exercises.languages import LANGUAGE_VARIABLE
 
 PROGRAM = """
@@ -44,3 +47,35 @@ def test_three_wrong_answers_of_each_exercise_are_refused():
     for id in BROWSER_EXERCISES:
         statuses = [json.loads(judge_cell(id, text, run_cell(id, text), "en"))["status"] for text in wrong_texts(id)]
         assert len(statuses) == 3 and "passed" not in statuses, (id, statuses)
+
+
+def run_code(source, cell, filename):
+    exec(compile(source, filename, "exec"), cell)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", "your code does not define `tell_everybody`: keep the name of the function"),
+        ("\n%%time\n", "`%%time` in line 2 is a command of Jupyter, not of Python: delete the line"),
+        ("!pip list\n", "`!pip list` in line 1 is a command of Jupyter, not of Python: delete the line"),
+        ("x = (1\n  2)\n", "SyntaxError: "),
+        ("x = 1\nx.y\n", "AttributeError: 'int' object has no attribute 'y'\nin line 2: `x.y`"),
+        ("raise SystemExit\n", "SystemExit\nin line 1: `raise SystemExit`"),
+        ("raise KeyboardInterrupt\n", "KeyboardInterrupt\nin line 1: `raise KeyboardInterrupt`"),
+        ("def tell_everybody():\n    raise KeyboardInterrupt('x')\n", "KeyboardInterrupt: x\nin line 2: `raise"),
+        ("def tell_everybody():\n    raise NotImplementedError\n", "write the body of `tell_everybody`, then press"),
+    ],
+)  # fmt: skip
+def test_a_cell_that_stops_is_explained(text, expected, monkeypatch):
+    monkeypatch.setenv(LANGUAGE_VARIABLE, "en")  # restored after run_learners_cell has changed it
+    shown = json.loads(run_learners_cell("10-1", "tell_everybody", text, "en", run_code))
+    assert shown["status"] in ("raised", "unwritten")
+    assert shown["message"].startswith(expected)
+
+
+def test_an_error_outside_of_the_cell_is_raised(monkeypatch):
+    """The page then starts Python again."""
+    monkeypatch.setenv(LANGUAGE_VARIABLE, "en")
+    with pytest.raises(ExerciseError):
+        run_learners_cell("unknown", "answer", "answer = 1\n", "en", run_code)

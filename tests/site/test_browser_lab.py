@@ -21,10 +21,20 @@ pytestmark = pytest.mark.browser
 SITE = Path(__file__).resolve().parents[2] / "build" / "site"
 PAGES = {"en": "index.html", "ja": "ja.html"}
 READY = {"en": "Python is ready", "ja": "Python の準備ができました"}
-ENDLESS = "def tell_everybody():\n    while True:\n        pass\n"
+ENDLESS = "def tell_everybody():\n    print('before')\n    while True:\n        pass\n"
+CRASH = "class Step:\n    def __repr__(self):\n        return repr(self)\n\nprint('before')\nrepr(Step())\n"
+NO_STORAGE = "Object.defineProperty(window, 'localStorage', {get() { throw new Error('none'); }})"
 
 
 class QuietHandler(SimpleHTTPRequestHandler):
+    """A server that does not know WebAssembly; below ``/broken``, it does not even have the file."""
+
+    extensions_map = {**SimpleHTTPRequestHandler.extensions_map, ".wasm": "application/octet-stream"}
+
+    def translate_path(self, path):
+        is_missing = path.startswith("/broken/") and path.endswith(".wasm")
+        return super().translate_path("/missing" if is_missing else path.replace("/broken/", "/"))
+
     def log_message(self, *_):
         pass
 
@@ -122,28 +132,56 @@ def test_the_animation_shows_the_own_schedule(driver, address):
         driver.switch_to.default_content()
 
 
-def test_an_endless_loop_ends_with_a_message_and_python_starts_again(driver, address):
+def test_python_starts_again_after_an_endless_loop_and_after_a_crash(driver, address):
     page = LabPage(driver, address, "en")
-    status, _, (_, message) = page.run("10-1", ENDLESS)
-    assert status == "slow" and "did not finish within 10 s" in message
-    page.wait_until_ready()
-    assert page.find_element("code-10-1").get_attribute("value") == ENDLESS
+    for text, expected in ((ENDLESS, "did not finish within 10 s"), (CRASH, "Python stopped in line 3")):
+        status, _, *messages = page.run("10-1", text)
+        assert status == "stopped" and expected in str(messages)
+        assert page.in_section("10-1", ".output")[0].text == "before"
+        page.wait_until_ready()
+        assert page.find_element("code-10-1").get_attribute("value") == text
     assert page.run("10-1", solution_text("10-1"))[0] == "passed"
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("def tell_everybody(:\n", "SyntaxError"),
+def test_an_error_is_explained(driver, address):
+    page = LabPage(driver, address, "en")
+    for text, expected in (
+        ("def tell_everybody(:\n", "SyntaxError: invalid syntax\nin line 1: def tell_everybody(:"),
         ("def another():\n    return []\n", "does not define tell_everybody"),
-        ("import numpy\n", "No module named 'numpy'"),
-        ("def tell_everybody():\n    return 1 // 0\n", "ZeroDivisionError"),
-        ("def tell_everybody():\n    raise NotImplementedError\n", "write the body of tell_everybody"),
-    ],
-)  # fmt: skip
-def test_an_error_is_explained(driver, address, text, expected):
-    status, _, (_, message), *_ = LabPage(driver, address, "en").run("10-1", text)
-    assert status in ("raised", "unwritten") and expected in message
+        ("tell_everybody = None\n", "'NoneType' object is not callable"),
+        ("import numpy\n", "No module named 'numpy'\nin line 1: import numpy"),
+        ("import statistics\ndef tell_everybody():\n    statistics.mean([])\n", "line 3 of the cell of tell_everybody"),
+        ("x = input()\n", "input() does not work on this page"),
+        ("def tell_everybody():\n    raise KeyboardInterrupt\n", "KeyboardInterrupt\nin line 2"),
+        ("def tell_everybody():\n    raise NotImplementedError\n", "write the body of tell_everybody, then press Run"),
+    ):
+        status, _, (_, message), *_ = page.run("10-1", text)
+        assert status in ("raised", "unwritten") and expected in message
+
+
+def test_output_is_shown_and_cut(driver, address):
+    page = LabPage(driver, address, "en")
+    for text, label, expected in (
+        ("print('𝄞 日本語', end='')\n", "Your code printed:", "𝄞 日本語"),
+        ("print('x' * 10**7)\nprint(1)\n", "Your code printed more than this:", "x" * 10000),
+        (solution_text("10-1").replace("    steps =", "    print('once')\n    steps ="), "Your code printed:", "once"),
+    ):
+        page.run("10-1", text)
+        output = page.in_section("10-1", ".printed")[0].text
+        assert output == f"{label}\n{expected}"
+
+
+def test_a_page_without_python_gives_the_reason(driver, address):
+    """Opened as a file, without storage, and from a server without a file."""
+    added = driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": NO_STORAGE})
+    page = BrowserPage(driver, SITE / "lab" / "index.html")
+    driver.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", added)
+    assert page.read_text("python").startswith("This page needs a web server: run python -m http.server in")
+    assert page.find_element("unkept").is_displayed()
+    driver.get(address.replace("/lab/", "/broken/lab/"))
+    page.wait(lambda: "pyodide.asm.wasm: 404" in page.read_text("python"))
+    assert not page.find_element("unkept").is_displayed()
+    driver.get_log("browser")
 
 
 def test_an_answer_is_kept_until_it_is_reset(driver, address):
@@ -153,15 +191,24 @@ def test_an_answer_is_kept_until_it_is_reset(driver, address):
     page.write("10-2", "# mine\n")
     driver.get(address + PAGES["ja"] + "#10-2")
     assert page.find_element("code-10-2").get_attribute("value") == "# mine\n"
+    window = driver.current_window_handle
+    driver.switch_to.new_window("tab")
+    driver.get(address + PAGES["en"] + "#10-2")
+    page.write("10-2", "# from another tab\n")
+    driver.close()
+    driver.switch_to.window(window)
+    page.wait(lambda: page.find_element("code-10-2").get_attribute("value") == "# from another tab\n")
     page.in_section("10-2", ".reset")[0].click()
     driver.switch_to.alert.accept()
     assert page.find_element("code-10-2").get_attribute("value") == stub
 
 
 def test_the_keyboard_is_enough(driver, address):
-    """Tab indents, Escape and Tab leave the editor, and Ctrl+Enter runs."""
+    """Tab indents, Escape and Tab leave the editor, and Ctrl+Enter runs. A run keeps the focus."""
     page = LabPage(driver, address, "en")
-    page.select("10-1")
+    page.find_element("skip").send_keys("\ue007")
+    assert driver.switch_to.active_element.get_attribute("id") == "title-10-1"
+    assert driver.current_url == page.url
     area = page.find_element("code-10-1")
     area.clear()
     area.send_keys("def tell_everybody():\n\ue004return []")
@@ -169,7 +216,11 @@ def test_the_keyboard_is_enough(driver, address):
     area.send_keys("\ue009\ue007")
     assert page.read_verdict("10-1")[0] == "wrong"
     area.send_keys("\ue00c\ue004")
-    assert driver.switch_to.active_element.get_attribute("class") == "run"
+    button = driver.switch_to.active_element
+    assert button.get_attribute("class") == "run"
+    button.send_keys("\ue007")
+    assert driver.switch_to.active_element == button
+    assert page.read_verdict("10-1")[0] == "wrong"
 
 
 @pytest.mark.parametrize("language", PAGES)

@@ -1,17 +1,21 @@
 // The exercises, the learner's answers, and the worker that checks them.
-const { exercises, words } = JSON.parse(document.getElementById("data").textContent);
+const { exercises, words, bytes } = JSON.parse(document.getElementById("data").textContent);
 const LIMIT_S = 10;
+const STACK = "Stack (most recent call first):\n"; // what Python prints last when it crashes
 const KEY = "gluonlab-lab"; // of what the browser keeps; both languages share it
 const root = document.documentElement;
 const byId = (id) => document.getElementById(id);
-const python = byId("python");
+const python = byId("python"), progress = byId("progress");
 
 const dark = matchMedia("(prefers-color-scheme: dark)");
 const followTheme = () => { root.dataset.theme = dark.matches ? "dark" : "light"; };
 followTheme();
 dark.addEventListener("change", followTheme);
 
-const keep = (name, value) => { try { localStorage.setItem(`${KEY}-${name}`, value); } catch { /* a browser that keeps nothing */ } };
+// The browser may keep nothing, or its storage may be full: then the page tells the learner.
+function keep(name, value) {
+  try { localStorage.setItem(`${KEY}-${name}`, value); } catch { byId("unkept").hidden = false; }
+}
 const kept = (name) => { try { return localStorage.getItem(`${KEY}-${name}`); } catch { return null; } };
 const forget = (name) => { try { localStorage.removeItem(`${KEY}-${name}`); } catch { /* nothing was kept */ } };
 const element = (name, text, className = "") => {
@@ -24,74 +28,110 @@ const fill = (text, values) => text.replace(/\{(\w+)\}/g, (whole, name) => value
 
 // --- Python
 
-let worker = null, isReady = false, running = null;
-const enableRuns = () => {
-  for (const button of document.querySelectorAll(".run")) button.disabled = !isReady || running !== null;
-};
+let worker = null, isReady = false, running = null, number = 0;
+
+function showState(state) {
+  isReady = state === words.ready;
+  python.replaceChildren(...withCode(state).childNodes);
+  progress.hidden = state !== words.loading;
+  enableRuns();
+}
+
+// The buttons keep the focus, which a disabled button would lose.
+function enableRuns() {
+  for (const button of document.querySelectorAll(".run")) button.setAttribute("aria-disabled", !isReady || running !== null);
+}
 
 function startPython() {
-  isReady = false;
-  python.textContent = words.loading;
-  enableRuns();
+  showState(words.loading);
+  progress.value = 0;
   worker = new Worker("worker.js", { type: "module" });
   worker.onmessage = ({ data }) => {
-    if (data.kind === "result") return finish(data);
-    isReady = data.kind === "ready";
-    python.textContent = isReady ? words.ready : fill(words.failed, { text: data.text });
-    enableRuns();
+    if (data?.kind === "ready") showState(words.ready);
+    else if (data?.kind === "loaded") progress.value += data.bytes / bytes;
+    else if (data?.kind === "failed") showState(fill(words.failed, { text: data.text }));
+    else if (!running || data?.number !== running.number) return; // of an earlier run
+    else if (data.kind === "printed") { running.printed += data.text; running.isCut = data.isCut; }
+    else if (data.kind === "result") finish(data);
+    else crash();
   };
-  worker.onerror = (error) => { python.textContent = fill(words.failed, { text: error.message || "worker.js" }); };
+  worker.onerror = (error) => {
+    if (running) crash();
+    else if (!isReady) showState(fill(words.failed, { text: error.message || "worker.js" }));
+  };
 }
 
-function run(exercise) {
-  if (!isReady || running) return;
-  const source = byId(`code-${exercise.id}`).value;
-  running = { exercise, timer: setTimeout(stop, LIMIT_S * 1000) };
-  enableRuns();
-  showResult(exercise, [element("p", words.running)]);
-  worker.postMessage({ id: exercise.id, name: exercise.name, source, language: root.lang });
-}
-
-function stop() {
-  const { exercise } = running;
-  running = null;
+function restartPython() {
   worker.terminate();
-  showVerdict(exercise, "slow", words.stopped, fill(words.too_slow, { seconds: LIMIT_S }));
   startPython();
 }
 
-function finish({ shown, failed, missing, printed }) {
-  const { exercise, timer } = running;
-  clearTimeout(timer);
+function run(exercise) {
+  if (running) return;
+  if (!isReady) return showResult(exercise, withCode(python.textContent));
+  const source = byId(`code-${exercise.id}`).value;
+  number += 1;
+  const timer = setTimeout(() => endPython(fill(words.too_slow, { seconds: LIMIT_S })), LIMIT_S * 1000);
+  running = { exercise, number, timer, printed: "", isCut: false };
+  enableRuns();
+  showResult(exercise, element("p", words.running));
+  worker.postMessage({ number, id: exercise.id, name: exercise.name, source, language: root.lang });
+}
+
+function endRun() {
+  const ended = running;
+  clearTimeout(ended.timer);
   running = null;
   enableRuns();
-  if (missing) return showVerdict(exercise, "raised", words.stopped, fill(words.missing, { name: missing }), [], printed);
-  if (failed) return showVerdict(exercise, "raised", words.stopped, failed, [], printed);
-  showVerdict(exercise, shown.status, shown.heading, shown.message, shown.lines, printed);
+  return ended;
+}
+
+function endPython(message, lines = []) {
+  const ended = endRun();
+  showVerdict(ended, { status: "stopped", heading: words.stopped, message, lines });
+  restartPython();
+}
+
+function crash() {
+  const [printed, stack = ""] = running.printed.split(STACK);
+  const place = /File "<cell>", line (\d+)/.exec(stack);
+  running.printed = printed;
+  endPython(words.crashed, place ? [fill(words.crashed_line, { line: place[1] })] : []);
+}
+
+function finish({ shown, isFull }) {
+  const ended = endRun(), { exercise } = ended;
+  showVerdict(ended, shown);
   if (shown.status === "passed") {
     keep(`${exercise.id}-solved`, "yes");
     markSolved(exercise);
   }
   if (shown.page) showAnimation(exercise, shown.page);
+  if (isFull) restartPython();
 }
 
 // --- Results
 
 const part = (exercise, name) => document.querySelector(`#section-${CSS.escape(exercise.id)} .${name}`);
 
-function showResult(exercise, children) {
+function showResult(exercise, ...children) {
   part(exercise, "result").replaceChildren(...children);
+  part(exercise, "printed").replaceChildren();
   part(exercise, "animation").replaceChildren();
 }
 
-function showVerdict(exercise, status, heading, message, lines = [], printed = "") {
+function showVerdict({ exercise, printed, isCut }, { status, heading, message, lines }) {
   const box = element("div", "", `verdict ${status}`);
   box.append(element("strong", heading));
   if (message) box.append(withCode(message));
   for (const line of lines) box.append(element("p", line, "line"));
-  const output = printed ? [element("p", words.printed), element("pre", printed, "output")] : [];
-  if (output.length) output[1].tabIndex = 0;
-  showResult(exercise, [box, ...output]);
+  showResult(exercise, box);
+  if (printed) { // not in the result, which screen readers read aloud
+    const output = element("pre", printed, "output");
+    output.tabIndex = 0;
+    part(exercise, "printed").replaceChildren(element("p", isCut ? words.printed_cut : words.printed), output);
+  }
+  box.scrollIntoView({ block: "nearest" });
 }
 
 // A message marks code by backquotes, as in the notebook.
@@ -121,11 +161,11 @@ function insert(area, text) {
 }
 
 function handleKey(event, exercise) {
+  if (event.isComposing) return; // an input method for Japanese is open
   const area = event.target;
   const leaves = area.dataset.leaves; // Escape was pressed: Tab then moves the focus
   delete area.dataset.leaves;
   if (event.key === "Escape") area.dataset.leaves = "yes";
-  if (event.isComposing) return; // an input method for Japanese is open
   if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
     event.preventDefault();
     run(exercise);
@@ -147,9 +187,18 @@ function save(exercise) {
   setTimeout(() => URL.revokeObjectURL(link.href), 1000);
 }
 
+// Another tab, or the page in the other language, may have changed what the browser keeps.
+function showKept() {
+  if (!byId("unkept").hidden) return; // the page has answers that the browser does not keep
+  for (const exercise of exercises) {
+    const area = byId(`code-${exercise.id}`), text = kept(exercise.id) ?? exercise.stub;
+    if (area.value !== text) area.value = text;
+    markSolved(exercise);
+  }
+}
+
 for (const exercise of exercises) {
   const area = byId(`code-${exercise.id}`);
-  area.value = kept(exercise.id) ?? exercise.stub;
   area.addEventListener("keydown", (event) => handleKey(event, exercise));
   area.addEventListener("input", () => keep(exercise.id, area.value));
   part(exercise, "run").addEventListener("click", () => run(exercise));
@@ -158,24 +207,34 @@ for (const exercise of exercises) {
     if (area.value !== exercise.stub && !confirm(words.confirm)) return;
     area.value = exercise.stub;
     forget(exercise.id);
-    showResult(exercise, []);
+    showResult(exercise);
   });
-  markSolved(exercise);
 }
+showKept();
+keep("opened", "yes"); // shows at once if the browser keeps nothing
+addEventListener("storage", showKept);
+addEventListener("pageshow", ({ persisted }) => { if (persisted) showKept(); });
 
 // --- One exercise at a time, named by the address
 
-function showExercise(moveFocus) {
-  const shown = exercises.find((each) => `#${each.id}` === location.hash) || exercises[0];
+function shownExercise() {
+  return exercises.find((each) => `#${each.id}` === location.hash) || exercises[0];
+}
+
+function showExercise() {
+  const shown = shownExercise();
   for (const each of exercises) {
     byId(`section-${each.id}`).hidden = each !== shown;
     if (each === shown) byId(`link-${each.id}`).setAttribute("aria-current", "page");
     else byId(`link-${each.id}`).removeAttribute("aria-current");
   }
   byId("other").hash = `#${shown.id}`;
-  if (moveFocus) byId(`title-${shown.id}`).focus();
+  document.title = `${shown.title} - ${words.title}`;
 }
-addEventListener("hashchange", () => { if (location.hash !== "#main") showExercise(true); });
-showExercise(false);
-if (location.protocol === "file:") python.textContent = words.file;
+
+const focusTitle = () => byId(`title-${shownExercise().id}`).focus();
+addEventListener("hashchange", () => { showExercise(); focusTitle(); });
+byId("skip").addEventListener("click", (event) => { event.preventDefault(); focusTitle(); }); // keeps the address
+showExercise();
+if (location.protocol === "file:") showState(words.file);
 else startPython();

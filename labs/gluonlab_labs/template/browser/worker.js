@@ -1,54 +1,75 @@
 // Runs Python in a worker, so that the page stays usable, and can end code that does not end.
-import { loadPyodide } from "./pyodide/pyodide.mjs";
+const MAX_PRINTED = 10000; // characters of a run's output that the page shows
+const MAX_MEMORY = 2 ** 30; // bytes; Python's memory never shrinks
+let number = 0; // of the run, as the page counts
+let left = MAX_PRINTED;
 
-const CELL_FILE = "<cell>"; // as in gluonlab.exercises.browser_lab
-const MAX_PRINTED = 10000;
-let printed = "";
-const print = (line) => { if (printed.length < MAX_PRINTED) printed += `${line}\n`; };
+function makeStream() {
+  const decoder = new TextDecoder();
+  return {
+    write(bytes) {
+      if (left >= 0) { // 0: the page does not know yet whether there is more
+        const text = decoder.decode(bytes.subarray(0, 4 * MAX_PRINTED), { stream: true });
+        postMessage({ kind: "printed", number, text: text.slice(0, left), isCut: text.length > left });
+        left -= text.length;
+      }
+      return bytes.length;
+    },
+  };
+}
+
+// Pyodide reports no progress, and waits forever if its WebAssembly is missing, incomplete or of another type.
+function watchFetch(fail) {
+  const plainFetch = self.fetch;
+  self.fetch = async (address, options) => {
+    const name = String(address.url ?? address).split("/").pop();
+    const failWith = (reason) => fail(new Error(`${name}: ${reason}`));
+    const answer = await plainFetch(address, options).catch((error) => { failWith(error.message); throw error; });
+    if (!answer.ok) failWith(answer.status);
+    const counter = new TransformStream({
+      transform(chunk, out) {
+        postMessage({ kind: "loaded", bytes: chunk.byteLength });
+        out.enqueue(chunk);
+      },
+    });
+    answer.body.pipeTo(counter.writable).catch((error) => failWith(error.message));
+    const headers = name.endsWith(".wasm") ? { "Content-Type": "application/wasm" } : {};
+    return new Response(counter.readable, { headers });
+  };
+  return () => { self.fetch = plainFetch; };
+}
 
 async function load() {
-  const modules = fetch("gluonlab.zip").then((answer) => {
-    if (!answer.ok) throw new Error(`gluonlab.zip: ${answer.status}`);
-    return answer.arrayBuffer();
-  });
-  const [python, archive] = await Promise.all([loadPyodide({ stdout: print, stderr: print }), modules]);
-  python.unpackArchive(archive, "zip", { extractDir: "/gluonlab" });
+  const modules = fetch("gluonlab.zip").then((answer) => answer.arrayBuffer());
+  const { loadPyodide } = await import("./pyodide/pyodide.mjs");
+  const python = await loadPyodide();
+  python.unpackArchive(await modules, "zip", { extractDir: "/gluonlab" });
+  python.setStdout(makeStream());
+  python.setStderr(makeStream());
   python.runPython("import sys; sys.path.insert(0, '/gluonlab')");
-  return { python, judge: python.runPython("from gluonlab.exercises.browser_lab import judge_cell; judge_cell") };
+  const { run_cell: runCell, refuse_input } = python.pyimport("gluonlab.exercises.browser_lab");
+  python.pyimport("builtins").input = refuse_input;
+  const { stdout } = python.pyimport("sys");
+  const { eval_code: runCode } = python.pyimport("pyodide.code");
+  return ({ id, name, source, language }) => {
+    const shown = JSON.parse(runCell(id, name, source, language, runCode));
+    stdout.flush();
+    return { shown, isFull: python._module.HEAPU8.length > MAX_MEMORY };
+  };
 }
 
-// The last line of the learner's cell in a traceback, and the error itself, without what Pyodide adds.
-function shorten(message) {
-  const lines = message.trimEnd().split("\n");
-  const first = lines.findLastIndex((line) => line.includes(`File "${CELL_FILE}"`));
-  const error = lines.findIndex((line, number) => number > Math.max(first, 0) && /^\w/.test(line));
-  const shown = error < 0 ? lines.slice(-1) : lines.slice(first < 0 ? error : first, error + 1);
-  return shown.join("\n").trim();
-}
-
-function run({ python, judge }, { id, name, source, language }) {
-  printed = "";
-  const cell = python.toPy({ __name__: "__main__" });
+const loaded = new Promise((resolve, reject) => {
+  const unwatch = watchFetch(reject);
+  load().finally(unwatch).then(resolve, reject);
+});
+loaded.then(() => postMessage({ kind: "ready" }), (error) => postMessage({ kind: "failed", text: String(error.message || error) }));
+onmessage = async ({ data }) => {
+  const run = await loaded;
+  number = data.number;
+  left = MAX_PRINTED;
   try {
-    python.runPython(source, { globals: cell, filename: CELL_FILE });
-  } catch (error) {
-    return { failed: shorten(error.message), printed };
-  }
-  const answer = cell.get(name);
-  if (answer === undefined) return { missing: name, printed };
-  return { shown: JSON.parse(judge(id, source, answer, language)), printed };
-}
-
-const loaded = load();
-loaded.then(
-  () => postMessage({ kind: "ready" }),
-  (error) => postMessage({ kind: "failed", text: String(error.message || error) }),
-);
-onmessage = async (message) => {
-  const python = await loaded;
-  try {
-    postMessage({ kind: "result", ...run(python, message.data) });
-  } catch (error) {
-    postMessage({ kind: "result", failed: shorten(String(error.message || error)), printed });
+    postMessage({ kind: "result", number, ...run(data) });
+  } catch {
+    postMessage({ kind: "crashed", number }); // Python's memory or stack is full, or the code has called exit
   }
 };
