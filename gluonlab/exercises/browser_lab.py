@@ -192,6 +192,7 @@ def _play_pipeline(answer: Any) -> _Playback:
     """
     try:
         schedule = read_pipeline_schedule(answer, PIPELINE_DEVICES, PIPELINE_MICROBATCHES)
+        schedule = replace(schedule, name=choose_text(en="your order", ja="自分の順序"))
         verify(schedule)
     except (Wrong, ScheduleError):
         return _Playback()
