@@ -68,6 +68,7 @@ ENVIRONMENT = {
 TESTS = [
     "tests/engine/test_arm_libraries.py",
     "tests/engine/test_linear_algebra.py",
+    "tests/engine/test_parameter_server_role.py",
     "tests/collectives/test_schedule_executor.py",
     "tests/collectives/test_executor_engine.py",
     "tests/kvstores/test_sharded_optimizer.py",

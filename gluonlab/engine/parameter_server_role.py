@@ -20,12 +20,16 @@ class WorkerGroup(NamedTuple):
 ROLE_VARIABLE = "DMLC_ROLE"  # the role of each process: worker, server or scheduler
 
 
-NO_PARAMETER_SERVER = "MXNet for macOS was not compiled with the parameter server"
+NO_PARAMETER_SERVER = "MXNet's wheels for ARM and macOS were not compiled with the parameter server"
 
 
-def has_parameter_server(system: str = sys.platform) -> bool:
-    """Return whether MXNet's wheel contains the parameter server; the wheel for macOS does not."""
-    return system != "darwin"
+def has_parameter_server(system: str = sys.platform, machine: str = os.uname().machine) -> bool:
+    """Return whether MXNet's wheel contains the parameter server.
+
+    Only the wheels for Linux on x86-64 do. MXNet itself reports this as the feature DIST_KVSTORE.
+    ``machine``: the name of the processor architecture.
+    """
+    return (system, machine) == ("linux", "x86_64")
 
 
 def parameter_server_workers() -> Optional[WorkerGroup]:

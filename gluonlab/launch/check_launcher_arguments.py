@@ -9,6 +9,7 @@ All errors are one-line ConfigErrors. The module checks:
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import sys
@@ -58,15 +59,18 @@ def parse_whole_number(name: str, text: str, most: int = MAX_PROCESSES, least: i
     return int(text)
 
 
-def check_platform(backend: str, hosts: Iterable[Host], system: str = sys.platform) -> None:
+def check_platform(
+    backend: str, hosts: Iterable[Host], system: str = sys.platform, machine: str = os.uname().machine
+) -> None:
     """Raise ConfigError if MXNet's wheel for this host lacks the parameter server that is needed.
 
     ``hosts``: the hosts on which the processes run.
     """
-    if not has_parameter_server(system) and backend != "horovod" and any(host.is_local for host in hosts):
+    if not has_parameter_server(system, machine) and backend != "horovod" and any(host.is_local for host in hosts):
         raise ConfigError(
             f"--backend {backend} cannot be used, because {NO_PARAMETER_SERVER}: train in one process with "
-            "gluonlab run, or launch in a Linux container"
+            "gluonlab run, install Horovod for --backend horovod, or use Linux on x86-64, such as a container with "
+            "--platform linux/amd64"
         )
 
 

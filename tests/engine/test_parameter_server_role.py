@@ -1,15 +1,20 @@
-"""The reason why MXNet's scheduler or server cannot listen, which MXNet does not give."""
+"""Whether MXNet has the parameter server, and why its scheduler or server cannot listen, which MXNet does not give."""
 
 import socket
 
+import mxnet as mx
 import pytest
 from mxnet.base import MXNetError
 from mxnet.kvstore import kvstore_server
 from support.parameter_server import free_port
 
-from gluonlab.engine.parameter_server_role import CannotListen, run_server_role
+from gluonlab.engine.parameter_server_role import CannotListen, has_parameter_server, run_server_role
 
 FOREIGN = "192.0.2.1"  # RFC 5737: of no host
+
+
+def test_mxnet_was_compiled_with_the_parameter_server_where_gluonlab_expects_it():
+    assert mx.runtime.Features().is_enabled("DIST_KVSTORE") == has_parameter_server()
 
 
 def run_and_fail(monkeypatch, message="bind failed", **variables):

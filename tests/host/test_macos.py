@@ -148,15 +148,17 @@ def test_without_openmp_a_device_has_one_thread(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("system", "backend", "host", "is_possible"),
+    ("system", "machine", "backend", "host", "is_possible"),
     [
-        ("darwin", "dist_async", LOCAL_HOST, False), ("darwin", "horovod", LOCAL_HOST, True),
-        ("darwin", "dist_sync", Host("linux-machine"), True), ("linux", "dist_sync", LOCAL_HOST, True),
+        ("darwin", "x86_64", "dist_async", LOCAL_HOST, False), ("darwin", "x86_64", "horovod", LOCAL_HOST, True),
+        ("darwin", "x86_64", "dist_sync", Host("linux-machine"), True),
+        ("linux", "x86_64", "dist_sync", LOCAL_HOST, True),
+        ("linux", "aarch64", "dist_sync", LOCAL_HOST, False), ("linux", "aarch64", "horovod", LOCAL_HOST, True),
     ],
 )  # fmt: skip
-def test_only_a_mac_needs_another_backend_than_the_parameter_server(system, backend, host, is_possible):
+def test_only_linux_on_x86_64_has_the_parameter_server(system, machine, backend, host, is_possible):
     with nullcontext() if is_possible else pytest.raises(ConfigError, match=NO_PARAMETER_SERVER):
-        check_platform(backend, [host], system)
+        check_platform(backend, [host], system, machine)
 
 
 def test_a_picture_from_standard_input_is_in_a_file_that_is_removed_at_exit(tmp_path, monkeypatch):

@@ -10,6 +10,7 @@ from pathlib import Path
 from mxnet import nd
 
 from gluonlab.runs.run_schema import PARAMETERS
+from support.parameter_server import require_parameter_server
 from support.processes import clean_environment
 from support.worker_processes import socket_inodes
 
@@ -59,6 +60,8 @@ class RunningLauncher:
 @contextmanager
 def start_launcher(folder, *words, before=(), output="said", **variables):
     """Start a launcher with some arguments in ``folder``; ``before``: words before the command."""
+    if "horovod" not in words:
+        require_parameter_server()
     with (folder / output).open("w") as file:
         process = subprocess.Popen(
             [*before, sys.executable, "-m", "gluonlab.launch", *map(str, words)],

@@ -5,7 +5,16 @@ import subprocess
 import sys
 from contextlib import contextmanager
 
+import pytest
+
+from gluonlab.engine.parameter_server_role import NO_PARAMETER_SERVER, has_parameter_server
 from support.processes import clean_environment
+
+
+def require_parameter_server():
+    """Skip the test on a platform whose MXNet has no parameter server."""
+    if not has_parameter_server():
+        pytest.skip(NO_PARAMETER_SERVER)
 
 
 def free_port():
@@ -21,6 +30,7 @@ def start_servers(count, servers=1, serve="import gluonlab, mxnet", **variables)
     Yield the environments of ``count`` workers, and a server process. ``serve``: the code of a
     server.
     """
+    require_parameter_server()
     shared = {
         "DMLC_NUM_WORKER": str(count),
         "DMLC_NUM_SERVER": str(servers),
