@@ -46,6 +46,7 @@ from gluonlab.doctor import check_host as processes
 from gluonlab.errors import DriftError, RunError
 from gluonlab.kvstores import make_kvstore
 from gluonlab.models import get_model
+from gluonlab.models.cpu_channel_padding import choose_padding
 from gluonlab.models.optimize_network import optimize
 from gluonlab.parallel.data.strategy import DataParallelStep
 from gluonlab.runs import checkpoint
@@ -123,7 +124,8 @@ def test_the_first_losses_of_an_optimized_network_are_those_of_the_plain_one(nam
     optimize_job.check_same_losses(NETWORKS[name], plain, optimized)
     net = optimize_job.NETWORKS[NETWORKS[name].network]()
     net.initialize(ctx=ctx)
-    assert optimize(net, make_small_task(name).batch)
+    # On ARM, no channels are padded, and some of the networks do not change.
+    assert optimize(net, make_small_task(name).batch) or not choose_padding(ctx).multiples
 
 
 @pytest.mark.cpu_only("a CPU device is optimized")
