@@ -1,8 +1,8 @@
 """Supplies OpenBLAS in place of Arm Performance Libraries, which MXNet's wheel for ARM Linux needs.
 
 libmxnet.so 1.9.1 for aarch64 has NEEDED entries for three libraries (`ARM_LIBRARIES`) that are
-neither on PyPI nor in Linux distributions. libmxnet.so calls only the BLAS and LAPACK functions in
-`FUNCTIONS`, which OpenBLAS also contains.
+neither on PyPI nor in Linux distributions. libmxnet.so calls only BLAS and LAPACK functions, which
+OpenBLAS also contains (`FUNCTIONS`).
 
 The dynamic linker accepts any loaded library that has the right soname. So `load_arm_libraries`
 loads OpenBLAS, and then a stand-in library for each missing name. A stand-in library contains no
@@ -36,6 +36,7 @@ FUNCTIONS = (
             "geev", "gelqf", "gesdd", "gesv", "gesvd", "getrf", "getri", "orglq", "potrf", "potri", "syevd",
         )
     ),
+    "openblas_set_num_threads",  # for `set_openblas_threads`
 )  # fmt: skip
 # The version must be the version in setup.py, which gives the reason.
 OPENBLAS_WHEEL = "scipy-openblas32==0.3.29.0.0"
@@ -73,6 +74,18 @@ def load_arm_libraries(search_path: Sequence[str]) -> None:
         addresses = find_openblas_functions(search_path)
         for soname in missing:
             load_stand_in_library(soname, addresses)
+
+
+def set_openblas_threads(threads: int) -> None:
+    """Set the number of threads with which OpenBLAS computes for each device.
+
+    These threads are not OpenMP's. When OpenBLAS is loaded, it reads OMP_NUM_THREADS, which is 1
+    then (`gluonlab.engine.openmp_settings`). Arm's own libraries use OpenMP, so the function does
+    not change anything if they are installed.
+    """
+    library = ctypes.CDLL(ARM_LIBRARIES[0])
+    if hasattr(library, "openblas_set_num_threads"):
+        library.openblas_set_num_threads(threads)
 
 
 def find_openblas_functions(search_path: Sequence[str]) -> Dict[str, int]:

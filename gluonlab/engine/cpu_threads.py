@@ -24,6 +24,7 @@ from typing import Any, Dict, Iterator, Mapping, Optional, Sequence
 
 from gluonlab.engine import mxnet_setup, openmp_settings
 from gluonlab.engine.local_processes import cores_per_process, local_process_count
+from gluonlab.engine.mxnet_and_cuda_libraries import needs_arm_libraries
 from gluonlab.errors import ConfigError, EngineError, warn
 from gluonlab.host import resources
 
@@ -111,6 +112,10 @@ def set_threads(ctxs: Sequence[Any], threads: "int | None" = None) -> int:
     import mxnet as mx
 
     mx.nd.waitall()
+    if needs_arm_libraries():
+        from gluonlab.engine.arm_libraries import set_openblas_threads
+
+        set_openblas_threads(count)
     _restore_team_sizes_after_forks()
     # Devices of earlier calls also get one thread, because several devices may be in use now.
     _team_size_by_device.update(dict.fromkeys(_team_size_by_device, 1))

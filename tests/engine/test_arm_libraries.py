@@ -5,10 +5,11 @@ import re
 import struct
 from pathlib import Path
 
+import mxnet as mx
 import pytest
 from support.elf_files import code_that_returns, write_library
 
-from gluonlab.engine import arm_libraries
+from gluonlab.engine import arm_libraries, cpu_threads
 from gluonlab.engine.arm_libraries import FUNCTIONS, find_openblas_functions, load_stand_in_library
 from gluonlab.engine.mxnet_and_cuda_libraries import needs_arm_libraries
 from gluonlab.errors import EngineError
@@ -58,6 +59,18 @@ def test_all_arm_libraries_are_replaced_by_the_wheel(tmp_path, monkeypatch):
     arm_libraries.load_arm_libraries(["", str(tmp_path / "empty"), str(tmp_path / "site")])
     library = ctypes.CDLL(str(user))
     assert [library[name]() for name in FUNCTIONS] == list(range(len(FUNCTIONS)))
+
+
+def test_openblas_computes_with_the_threads_of_a_device(monkeypatch):
+    numbers = []
+    set_number = ctypes.CFUNCTYPE(None, ctypes.c_int)(numbers.append)
+    address = ctypes.cast(set_number, ctypes.c_void_p).value
+    monkeypatch.setattr(arm_libraries, "ARM_LIBRARIES", ("libnowhere8.so",))
+    monkeypatch.setattr(cpu_threads, "needs_arm_libraries", lambda: True)
+    load_stand_in_library("libnowhere8.so", {"openblas_set_num_threads": address})
+    for devices, threads in ((1, 2), (2, 1), (1, 1)):
+        cpu_threads.set_threads([mx.cpu(number) for number in range(devices)], threads)
+    assert numbers == [2, 1, 1]
 
 
 def test_installed_arm_libraries_are_used(tmp_path, monkeypatch):
