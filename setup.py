@@ -255,7 +255,9 @@ def description():
 
 
 if sys.platform in ("win32", "cygwin"):
-    sys.exit("error: gluonlab does not run on Windows itself: install WSL 2 with wsl --install, and use its Linux")
+    sys.exit(
+        "error: gluonlab does not run natively on Windows: install WSL 2 with wsl --install, and run gluonlab in WSL"
+    )
 
 setup(
     name="gluonlab",

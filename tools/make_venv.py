@@ -72,7 +72,7 @@ def check_platform(extras):
     system, machine = platform.system(), platform.machine()
     here = "%s on %s" % ("macOS" if system == "Darwin" else system, machine)
     if system == "Windows" or system.startswith(("CYGWIN", "MSYS", "MINGW")):
-        fail(here + " cannot run gluonlab: install WSL 2 with wsl --install, and run the same command in its Linux")
+        fail(here + " cannot run gluonlab: install WSL 2 with wsl --install, and run the same command in WSL")
     if system == "Darwin" and machine == "arm64":
         fail(here + " cannot run gluonlab: MXNet 1.9.1 has no wheel for it; use a Linux container (docs/install.md)")
     if system == "Linux" and platform.libc_ver()[0] != "glibc":

@@ -62,7 +62,7 @@ def _write_error(stream: Any) -> Optional[int]:
     if number == errno.EBADF:
         with suppress(OSError):
             os.fstat(fd)
-            return None  # macOS reports POLLNVAL also for devices that are open, such as /dev/null
+            return None  # macOS also reports POLLNVAL for open devices such as /dev/null
     return number
 
 

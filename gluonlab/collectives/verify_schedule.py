@@ -18,7 +18,7 @@ from gluonlab.errors import ScheduleError
 Contributions = Tuple[int, ...]  # how often each rank's contribution is in a sum
 Cell = Tuple[int, int]  # (rank, chunk)
 Position = Tuple[int, int]  # (step, position in the step)
-_CHUNK_OF = operator.itemgetter(2)  # of a transfer, faster than its attribute
+_CHUNK_OF = operator.itemgetter(2)  # the chunk of a transfer; faster than the attribute
 
 
 def verify(schedule: Schedule) -> None:
@@ -168,8 +168,8 @@ class _ChunkSimulation:
     Tree r is rank r's contribution. Trees that differ only in the order of summands share a number.
 
     ``final_trees[rank]``: the rank's tree at the end. ``written``: the tree that each transfer
-    wrote. ``contributors`` and ``duplicates`` are bit sets: for each tree, the ranks whose
-    contributions are in it, and the ranks whose contributions are in it more than once.
+    wrote. ``contributors`` and ``duplicates`` contain a bit set for each tree: the ranks whose
+    contributions are in the tree, and the ranks whose contributions are in it more than once.
     """
 
     def __init__(self, transfers: _ChunkTransfers, world_size: int) -> None:
@@ -177,7 +177,7 @@ class _ChunkSimulation:
         trees = list(range(world_size))
         written: List[int] = []
         numbers: Dict[Tuple[int, int], int] = {}
-        # Large schedules have millions of transfers. So the loop calls no functions of Python.
+        # Large schedules have millions of transfers, so this loop calls no Python functions.
         find_number, append = numbers.get, written.append
         for src, dst, op in zip(*transfers):
             if op == ADD:

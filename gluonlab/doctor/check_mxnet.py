@@ -64,7 +64,7 @@ def _import_finding(outcome: ProcessOutcome) -> Finding:
         gpus, built_with = loaded["gpus"], ", ".join(loaded["built_with"])
         gpu_text = f"{gpus or 'no'} GPU{'s' if gpus > 1 else ''}"
         if "DIST_KVSTORE" not in loaded["built_with"]:  # MXNet's wheels for ARM and macOS
-            built_with += ", without the parameter server of gluonlab launch"
+            built_with += ", but without the parameter server for gluonlab launch"
         return ok("import", f"mxnet {loaded['version']} loads; built with {built_with}; it sees {gpu_text}")
     if error is not None:
         return _import_error_finding(error)

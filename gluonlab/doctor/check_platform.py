@@ -83,8 +83,8 @@ def check_platform(
     if slow:
         listing = ", ".join(f"{purpose} ({folder})" for purpose, folder in slow.items())
         # https://github.com/microsoft/WSL/issues/12897
-        cause = "WSL reaches Windows drives over a network protocol, which is slow for many small files, and which "
-        cause += "cannot rename folders that are in use"
+        cause = "WSL accesses Windows drives through a network protocol that is slow for many small files and cannot "
+        cause += "rename folders that are in use"
         cure = "move them to the Linux home folder: clone gluonlab with git into ~, and run the commands there"
         yield warning("platform", f"on a Windows drive: {listing}", cause, cure)
 

@@ -34,13 +34,13 @@ def pip_install_command(extra: str, version: Tuple[int, ...] = sys.version_info[
 def pip_install_choices(
     version: Tuple[int, ...] = sys.version_info[:2], system: str = sys.platform, machine: Optional[str] = None
 ) -> str:
-    """Return text with the command that installs MXNet for CPUs, and if there is one, that for GPUs.
+    """Return text with the commands that install MXNet for CPUs and, on x86-64 Linux, for GPUs.
 
-    ``machine``: the name of the processor architecture; by default, this machine's.
+    ``machine``: the name of the processor architecture. The default is this machine's architecture.
     """
     platform = (system, os.uname().machine if machine is None else machine)
     if platform == ("darwin", "arm64"):
-        return "MXNet has no wheel for Apple silicon, so use a Linux container (gluonlab's docs/install.md)"
+        return "MXNet has no wheel for Apple silicon, so use a Linux container (see gluonlab's docs/install.md)"
     on_gpus = f", or, on a machine with NVIDIA GPUs, {pip_install_command('cu112', version)}"
     return f"run {pip_install_command('cpu', version)}" + on_gpus * (platform == ("linux", "x86_64"))
 

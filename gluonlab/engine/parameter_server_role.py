@@ -26,7 +26,7 @@ NO_PARAMETER_SERVER = "MXNet's wheels for ARM and macOS were not compiled with t
 def has_parameter_server(system: str = sys.platform, machine: str = os.uname().machine) -> bool:
     """Return whether MXNet's wheel contains the parameter server.
 
-    Only the wheels for Linux on x86-64 do. MXNet itself reports this as the feature DIST_KVSTORE.
+    Only the wheels for Linux on x86-64 contain it. MXNet reports it as the feature DIST_KVSTORE.
     ``machine``: the name of the processor architecture.
     """
     return (system, machine) == ("linux", "x86_64")

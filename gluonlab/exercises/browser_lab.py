@@ -48,24 +48,24 @@ class _Playback(NamedTuple):
 
 
 def run_cell(id: str, name: str, source: str, chosen_language: str, run_code: Callable[..., Any]) -> str:
-    """Run a learner's cell, check the function that it defines, and return JSON like `judge_cell`.
+    """Run a learner's cell, and check the function that it defines. Return JSON like `judge_cell`.
 
     Args:
         id: the id of an exercise, one of `BROWSER_EXERCISES`.
         name: the name of the function.
         source: the learner's cell.
         chosen_language: "en" or "ja".
-        run_code: runs Python code. Its arguments are the code, a dictionary for the global
-            variables, and ``filename``.
+        run_code: a function that runs Python code. Its arguments are the code, a dictionary for
+            the global variables, and ``filename``.
 
     Raises:
-        BaseException: an error outside of the cell, after which Python may not work any more.
+        BaseException: an error outside the cell, after which Python may no longer work.
     """
     language(chosen_language)
     cell: Dict[str, Any] = {"__name__": "__main__"}
     try:
         run_code(source, cell, filename=CELL_FILE)
-    except BaseException as error:  # also KeyboardInterrupt
+    except BaseException as error:  # including KeyboardInterrupt
         return _report_error(id, _error_texts(error, source))
     if name not in cell:
         texts = {
@@ -86,7 +86,7 @@ def _report_error(id: str, texts: Texts) -> str:
 
 
 def _find_cell_line(error: BaseException) -> Optional[int]:
-    """Return the number of the line of the cell that led to an error, or None."""
+    """Return the number of the cell's line that led to an error, or None."""
     if isinstance(error, SyntaxError) and error.filename == CELL_FILE:
         return error.lineno
     lines = [line for frame, line in walk_tb(error.__traceback__) if frame.f_code.co_filename == CELL_FILE]
@@ -99,11 +99,11 @@ def _error_texts(error: BaseException, source: str) -> Texts:
     code = "".join(source.splitlines()[line - 1 : line]).strip() if line else ""
     if isinstance(error, SyntaxError) and code.startswith(("%", "!")):
         return {
-            "en": f"`{code}` in line {line} is a command of Jupyter, not of Python: delete the line",
+            "en": f"`{code}` in line {line} is a Jupyter command, not Python code: delete the line",
             "ja": f"{line} 行目の `{code}` は Python ではなく Jupyter のコマンドです。この行を消してください",
         }
     message = format_error(error)
-    if isinstance(error, SyntaxError):  # whose text also contains the file
+    if isinstance(error, SyntaxError):  # its text also contains the file name
         message = f"{type(error).__name__}: {error.msg}"
     if line is None:
         return {"en": message, "ja": message}
@@ -112,11 +112,11 @@ def _error_texts(error: BaseException, source: str) -> Texts:
 
 
 def refuse_input(prompt: object = "") -> str:
-    """Raise an error. The page replaces Python's ``input`` by this function."""
+    """Raise an error. The page replaces Python's ``input`` with this function."""
     raise EOFError(
         choose_text(
-            en="input() does not work on this page: write the value into your code",
-            ja="このページでは input() を使えません。値をコードに書いてください",
+            en="input() does not work on this page: write the value in your code",
+            ja="このページでは input() を使えません。値をコードに直接書いてください",
         )
     )
 
@@ -138,7 +138,7 @@ def judge_cell(id: str, source: str, answer: Any, chosen_language: str) -> str:
     linecache.cache[CELL_FILE] = (len(source), None, source.splitlines(True), CELL_FILE)
     verdict = judge_answer(find_exercise(id), answer)
     name = getattr(answer, "__name__", "")
-    if verdict.texts == unwritten_texts(name):  # about two cells of a notebook
+    if verdict.texts == unwritten_texts(name):  # these texts mention two cells of a notebook
         texts = {
             "en": f"write the body of `{name}`, then press Run",
             "ja": f"`{name}` の中身を書いてから、「実行」を押してください",
@@ -146,8 +146,8 @@ def judge_cell(id: str, source: str, answer: Any, chosen_language: str) -> str:
         verdict = replace(verdict, texts=texts)
     playback = _Playback()
     if verdict.status in (PASSED, WRONG):
-        # the answer runs again, and has already printed
-        with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):
+        # The answer runs a second time here, so discard what it prints again.
+        with open(os.devnull, "w") as devnull, redirect_stdout(devnull):
             playback = _play_pipeline(answer) if id == "05-5" else _play_schedule(id, answer)
     return _to_json(verdict, playback)
 

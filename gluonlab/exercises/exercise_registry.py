@@ -335,7 +335,7 @@ _PACKAGE = str(Path(__file__).resolve().parent.parent)
 _LIBRARIES = tuple(
     {
         _PACKAGE,
-        str(Path(traceback.__file__).parent),  # a zip archive in a browser, in none of the paths
+        str(Path(traceback.__file__).parent),  # in a browser, a zip archive outside the paths below
         *(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")),
     }
 )

@@ -19,7 +19,7 @@ from typing import Any, Dict, Mapping
 from gluonlab.host import startup_errors
 
 PR_SET_PDEATHSIG = 1  # of prctl(2)
-_PRCTL = getattr(ctypes.CDLL(None), "prctl", None)  # only Linux has it
+_PRCTL = getattr(ctypes.CDLL(None), "prctl", None)  # only on Linux
 
 
 def die_with_parent() -> None:
@@ -52,8 +52,8 @@ def prepare_command_process() -> None:
     would print a traceback.
     """
     die_with_parent()
-    # Python 3.8 and 3.9 on macOS do not find their command line. There, the command would not
-    # recognize itself, and would not unblock SIGINT.
+    # Python 3.8 and 3.9 on macOS cannot read their own command line. The command would then not
+    # recognize itself, and would never unblock SIGINT.
     if startup_errors.command_line():
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
 

@@ -19,7 +19,7 @@ import os
 import sys
 from _frozen_importlib_external import PathFinder  # type: ignore[import-not-found]
 
-WINDOWS_MESSAGE = "gluonlab does not run on Windows itself: install WSL 2 with wsl --install, and use its Linux"
+WINDOWS_MESSAGE = "gluonlab does not run natively on Windows: install WSL 2 with wsl --install, and run gluonlab in WSL"
 
 
 def check_system() -> None:

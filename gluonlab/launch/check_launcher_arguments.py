@@ -69,8 +69,8 @@ def check_platform(
     if not has_parameter_server(system, machine) and backend != "horovod" and any(host.is_local for host in hosts):
         raise ConfigError(
             f"--backend {backend} cannot be used, because {NO_PARAMETER_SERVER}: train in one process with "
-            "gluonlab run, install Horovod for --backend horovod, or use Linux on x86-64, such as a container with "
-            "--platform linux/amd64"
+            "gluonlab run, install Horovod for --backend horovod, or use Linux on x86-64, for example in a "
+            "container with --platform linux/amd64"
         )
 
 

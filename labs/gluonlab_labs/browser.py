@@ -121,7 +121,7 @@ def _data_files(folder: Path) -> Iterator[Path]:
 
 
 def render_page(series: Series, folders: LabFolders, language: str, names: Dict[str, str], size: int) -> str:
-    """Return the HTML page in one language. ``size``: the bytes that its worker loads."""
+    """Return the HTML page in one language. ``size``: the number of bytes that its worker loads."""
 
     @lru_cache(maxsize=None)
     def picture(name: str) -> str:

@@ -1,4 +1,4 @@
-"""Whether MXNet has the parameter server, and why its scheduler or server cannot listen, which MXNet does not give."""
+"""Whether MXNet has the parameter server, and the reason why its scheduler or server cannot listen."""
 
 import socket
 

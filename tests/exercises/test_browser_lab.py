@@ -57,8 +57,8 @@ def run_code(source, cell, filename):
     ("text", "expected"),
     [
         ("", "your code does not define `tell_everybody`: keep the name of the function"),
-        ("\n%%time\n", "`%%time` in line 2 is a command of Jupyter, not of Python: delete the line"),
-        ("!pip list\n", "`!pip list` in line 1 is a command of Jupyter, not of Python: delete the line"),
+        ("\n%%time\n", "`%%time` in line 2 is a Jupyter command, not Python code: delete the line"),
+        ("!pip list\n", "`!pip list` in line 1 is a Jupyter command, not Python code: delete the line"),
         ("x = (1\n  2)\n", "SyntaxError: "),
         ("x = 1\nx.y\n", "AttributeError: 'int' object has no attribute 'y'\nin line 2: `x.y`"),
         ("raise SystemExit\n", "SystemExit\nin line 1: `raise SystemExit`"),
@@ -75,7 +75,7 @@ def test_a_cell_that_stops_is_explained(text, expected, monkeypatch):
 
 
 def test_an_error_outside_of_the_cell_is_raised(monkeypatch):
-    """The page then starts Python again."""
+    """The page then restarts Python."""
     monkeypatch.setenv(LANGUAGE_VARIABLE, "en")
     with pytest.raises(ExerciseError):
         run_learners_cell("unknown", "answer", "answer = 1\n", "en", run_code)

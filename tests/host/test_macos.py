@@ -36,7 +36,7 @@ try:
 except FileNotFoundError:
     print("missing")
 """
-# A group whose only process is a zombie: until then, signal 0 can be sent.
+# Wait until the only process of the group is a zombie. Until then, signal 0 can be sent.
 SIGNAL_ZOMBIES = """
 import os, signal, subprocess, gluonlab
 from gluonlab.host.child_processes import signal_group
@@ -59,7 +59,7 @@ if hasattr(sys, "orig_argv"):
 prepare_command_process()
 print(signal.pthread_sigmask(signal.SIG_BLOCK, []))
 """
-# poll reports a closed file for /dev/null, also while it is open.
+# poll reports POLLNVAL for /dev/null even while it is open.
 POLLED = """
 import gluonlab, os, select
 from gluonlab.cli.output_streams import reader_error
@@ -84,7 +84,7 @@ print(ipv4_addresses()["127.0.0.1"], missing_backend_reason("dist_sync"))
 def mac_python(python, tmp_path):
     """Return the fixture ``python`` for processes in which Linux looks like macOS.
 
-    As on macOS, the path of the folder for temporary files contains a link.
+    As on macOS, the path of the folder for temporary files contains a symbolic link.
     """
     (tmp_path / "private" / "tmp").mkdir(parents=True)
     (tmp_path / "tmp").symlink_to(tmp_path / "private" / "tmp")
@@ -107,7 +107,7 @@ def test_system_calls_work_without_parts_of_linux(mac_python, code, printed):
 
 
 def test_only_one_function_signals_process_groups():
-    """It ignores the error of macOS for groups of zombies."""
+    """The function ignores the error that macOS raises for groups of zombies."""
     sources = [path for path in (REPOSITORY / "gluonlab").rglob("*.py") if ".killpg" in path.read_text("utf-8")]
     assert [path.name for path in sources] == ["child_processes.py"]
 

@@ -59,7 +59,7 @@ def test_other_errors_come_from_no_such_file(tmp_path, monkeypatch):
     assert explain_hidden_module(error) is explain_hidden_module(None) is None
 
 
-WINDOWS = "gluonlab does not run on Windows itself: install WSL 2 with wsl --install, and use its Linux"
+WINDOWS = "gluonlab does not run natively on Windows: install WSL 2 with wsl --install, and run gluonlab in WSL"
 # Python on Windows lacks these modules and functions.
 PRETEND_WINDOWS = """
 import os, runpy, sys
@@ -79,7 +79,7 @@ for name in ("uname", "killpg", "getuid", "geteuid", "fork", "set_blocking", "sy
         ("setuptools", f"runpy.run_path({str(ROOT / 'setup.py')!r})"),  # pip install .
     ],
 )
-def test_windows_itself_is_refused_in_one_line_that_names_wsl_2(loaded, start, python):
+def test_native_windows_is_refused_in_one_line_that_names_wsl_2(loaded, start, python):
     result = python("-c", f"import {loaded}\n{PRETEND_WINDOWS}{start}")
     assert (result.returncode, result.stdout, result.stderr) == (1, "", f"error: {WINDOWS}\n")
 

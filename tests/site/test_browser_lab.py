@@ -27,7 +27,7 @@ NO_STORAGE = "Object.defineProperty(window, 'localStorage', {get() { throw new E
 
 
 class QuietHandler(SimpleHTTPRequestHandler):
-    """A server that does not know WebAssembly; below ``/broken``, it does not even have the file."""
+    """A server without WebAssembly's media type. Under ``/broken``, the WebAssembly file is missing."""
 
     extensions_map = {**SimpleHTTPRequestHandler.extensions_map, ".wasm": "application/octet-stream"}
 
@@ -163,7 +163,7 @@ def test_output_is_shown_and_cut(driver, address):
     page = LabPage(driver, address, "en")
     for text, label, expected in (
         ("print('𝄞 日本語', end='')\n", "Your code printed:", "𝄞 日本語"),
-        ("print('x' * 10**7)\nprint(1)\n", "Your code printed more than this:", "x" * 10000),
+        ("print('x' * 10**7)\nprint(1)\n", "Your code printed (only the first part is shown):", "x" * 10000),
         (solution_text("10-1").replace("    steps =", "    print('once')\n    steps ="), "Your code printed:", "once"),
     ):
         page.run("10-1", text)
@@ -172,15 +172,15 @@ def test_output_is_shown_and_cut(driver, address):
 
 
 def test_a_page_without_python_gives_the_reason(driver, address):
-    """Opened as a file, without storage, and from a server without a file."""
+    """Opens the page as a file without storage, and from a server that lacks a file."""
     added = driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": NO_STORAGE})
     page = BrowserPage(driver, SITE / "lab" / "index.html")
     driver.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", added)
     assert page.read_text("python").startswith("This page needs a web server: run python -m http.server in")
-    assert page.find_element("unkept").is_displayed()
+    assert page.find_element("not-saved").is_displayed()
     driver.get(address.replace("/lab/", "/broken/lab/"))
     page.wait(lambda: "pyodide.asm.wasm: 404" in page.read_text("python"))
-    assert not page.find_element("unkept").is_displayed()
+    assert not page.find_element("not-saved").is_displayed()
     driver.get_log("browser")
 
 
@@ -204,7 +204,7 @@ def test_an_answer_is_kept_until_it_is_reset(driver, address):
 
 
 def test_the_keyboard_is_enough(driver, address):
-    """Tab indents, Escape and Tab leave the editor, and Ctrl+Enter runs. A run keeps the focus."""
+    """Tab indents, Escape and Tab leave the editor, and Ctrl+Enter runs. A run does not move the focus."""
     page = LabPage(driver, address, "en")
     page.find_element("skip").send_keys("\ue007")
     assert driver.switch_to.active_element.get_attribute("id") == "title-10-1"

@@ -3,8 +3,8 @@
 Python imports this file first if its folder is in PYTHONPATH. The file removes what macOS lacks:
 /proc, /sys and /dev/shm, functions of the C library and of Python's modules, and OpenMP, which
 MXNet's wheel for macOS does not use. It also imitates system calls that behave differently on
-macOS: killpg, poll and getrusage, the names of network interfaces, and the limit of open files.
-MXNet itself remains the one for Linux.
+macOS (killpg, poll and getrusage), the names of network interfaces, and the limit on open files.
+MXNet itself is still the build for Linux.
 """
 
 import builtins
@@ -54,7 +54,7 @@ LINUX_NAMES = {
     time: ("CLOCK_BOOTTIME", "CLOCK_TAI", "pthread_getcpuclockid"),
     fcntl: ("F_GETPIPE_SZ", "F_SETPIPE_SZ", "F_ADD_SEALS", "F_GET_SEALS", "F_OFD_SETLK", "F_NOTIFY", "F_SETLEASE"),
 }  # fmt: skip
-OPEN_FILES = 256  # macOS's default of ulimit -n
+OPEN_FILES = 256  # the default of ulimit -n on macOS
 SIOCGIFADDR, MAC_SIOCGIFADDR = 0x8915, 0xC0206921  # the request for the address of an interface
 LOOPBACK, MAC_LOOPBACK = "lo", "lo0"
 REPLACED = (os.killpg, os.uname, fcntl.ioctl, select.poll, socket.if_nameindex, resource.getrusage, os.listdir, open)
@@ -62,9 +62,10 @@ linux_killpg, linux_uname, linux_ioctl, linux_poll, linux_nameindex, linux_rusag
 
 
 class _WithoutLinuxFolders:
-    """A function whose first argument is a path, which fails for folders of Linux.
+    """A function that fails if its first argument, a path, is in a folder that only Linux has.
 
-    An instance, because pathlib before Python 3.11 would make a method of a function.
+    It is an instance of a class, because pathlib before Python 3.11 would make a method of a plain
+    function.
     """
 
     def __init__(self, function):
@@ -134,7 +135,7 @@ def _killpg(group, number):
 
 
 def _ioctl(file, request, argument=0, *arguments):
-    """Accept macOS's request for the address of a network interface, and not that of Linux."""
+    """Accept macOS's request for the address of a network interface, and reject Linux's request."""
     if request == SIOCGIFADDR:
         raise OSError(errno.ENOTTY, os.strerror(errno.ENOTTY))
     if request == MAC_SIOCGIFADDR:
@@ -151,7 +152,7 @@ def _if_nameindex():
 def _getrusage(who):
     """Return the peak of this process's memory, the third number, in bytes.
 
-    Linux has kibibytes there, and includes the peak of the parent before the start.
+    Linux reports this number in kibibytes, and includes the parent's peak before the start.
     """
     numbers = list(linux_rusage(who))
     if who == resource.RUSAGE_SELF:

@@ -1,7 +1,7 @@
 // The exercises, the learner's answers, and the worker that checks them.
 const { exercises, words, bytes } = JSON.parse(document.getElementById("data").textContent);
 const LIMIT_S = 10;
-const STACK = "Stack (most recent call first):\n"; // what Python prints last when it crashes
+const STACK = "Stack (most recent call first):\n"; // the heading of the stack that Python prints when it crashes
 const KEY = "gluonlab-lab"; // of what the browser keeps; both languages share it
 const root = document.documentElement;
 const byId = (id) => document.getElementById(id);
@@ -12,9 +12,9 @@ const followTheme = () => { root.dataset.theme = dark.matches ? "dark" : "light"
 followTheme();
 dark.addEventListener("change", followTheme);
 
-// The browser may keep nothing, or its storage may be full: then the page tells the learner.
+// If the browser stores nothing, or its storage is full, the page shows a warning.
 function keep(name, value) {
-  try { localStorage.setItem(`${KEY}-${name}`, value); } catch { byId("unkept").hidden = false; }
+  try { localStorage.setItem(`${KEY}-${name}`, value); } catch { byId("not-saved").hidden = false; }
 }
 const kept = (name) => { try { return localStorage.getItem(`${KEY}-${name}`); } catch { return null; } };
 const forget = (name) => { try { localStorage.removeItem(`${KEY}-${name}`); } catch { /* nothing was kept */ } };
@@ -37,7 +37,7 @@ function showState(state) {
   enableRuns();
 }
 
-// The buttons keep the focus, which a disabled button would lose.
+// A disabled button would lose the focus, so only aria-disabled changes.
 function enableRuns() {
   for (const button of document.querySelectorAll(".run")) button.setAttribute("aria-disabled", !isReady || running !== null);
 }
@@ -50,7 +50,7 @@ function startPython() {
     if (data?.kind === "ready") showState(words.ready);
     else if (data?.kind === "loaded") progress.value += data.bytes / bytes;
     else if (data?.kind === "failed") showState(fill(words.failed, { text: data.text }));
-    else if (!running || data?.number !== running.number) return; // of an earlier run
+    else if (!running || data?.number !== running.number) return; // a message from an earlier run
     else if (data.kind === "printed") { running.printed += data.text; running.isCut = data.isCut; }
     else if (data.kind === "result") finish(data);
     else crash();
@@ -126,7 +126,7 @@ function showVerdict({ exercise, printed, isCut }, { status, heading, message, l
   if (message) box.append(withCode(message));
   for (const line of lines) box.append(element("p", line, "line"));
   showResult(exercise, box);
-  if (printed) { // not in the result, which screen readers read aloud
+  if (printed) { // outside the result, which screen readers read aloud
     const output = element("pre", printed, "output");
     output.tabIndex = 0;
     part(exercise, "printed").replaceChildren(element("p", isCut ? words.printed_cut : words.printed), output);
@@ -187,9 +187,9 @@ function save(exercise) {
   setTimeout(() => URL.revokeObjectURL(link.href), 1000);
 }
 
-// Another tab, or the page in the other language, may have changed what the browser keeps.
+// Another tab, or the page in the other language, may have changed the stored answers.
 function showKept() {
-  if (!byId("unkept").hidden) return; // the page has answers that the browser does not keep
+  if (!byId("not-saved").hidden) return; // the page has answers that the browser could not store
   for (const exercise of exercises) {
     const area = byId(`code-${exercise.id}`), text = kept(exercise.id) ?? exercise.stub;
     if (area.value !== text) area.value = text;
@@ -211,7 +211,7 @@ for (const exercise of exercises) {
   });
 }
 showKept();
-keep("opened", "yes"); // shows at once if the browser keeps nothing
+keep("opened", "yes"); // shows the warning immediately if the browser stores nothing
 addEventListener("storage", showKept);
 addEventListener("pageshow", ({ persisted }) => { if (persisted) showKept(); });
 
@@ -234,7 +234,7 @@ function showExercise() {
 
 const focusTitle = () => byId(`title-${shownExercise().id}`).focus();
 addEventListener("hashchange", () => { showExercise(); focusTitle(); });
-byId("skip").addEventListener("click", (event) => { event.preventDefault(); focusTitle(); }); // keeps the address
+byId("skip").addEventListener("click", (event) => { event.preventDefault(); focusTitle(); }); // does not change the address
 showExercise();
 if (location.protocol === "file:") showState(words.file);
 else startPython();

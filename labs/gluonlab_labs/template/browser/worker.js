@@ -1,14 +1,14 @@
 // Runs Python in a worker, so that the page stays usable, and can end code that does not end.
 const MAX_PRINTED = 10000; // characters of a run's output that the page shows
 const MAX_MEMORY = 2 ** 30; // bytes; Python's memory never shrinks
-let number = 0; // of the run, as the page counts
-let left = MAX_PRINTED;
+let number = 0; // the page's number for the current run
+let left = MAX_PRINTED; // characters that the page can still show
 
 function makeStream() {
   const decoder = new TextDecoder();
   return {
     write(bytes) {
-      if (left >= 0) { // 0: the page does not know yet whether there is more
+      if (left >= 0) { // at 0, the page does not yet know whether there is more
         const text = decoder.decode(bytes.subarray(0, 4 * MAX_PRINTED), { stream: true });
         postMessage({ kind: "printed", number, text: text.slice(0, left), isCut: text.length > left });
         left -= text.length;
@@ -18,7 +18,7 @@ function makeStream() {
   };
 }
 
-// Pyodide reports no progress, and waits forever if its WebAssembly is missing, incomplete or of another type.
+// Pyodide reports no progress, and waits forever if its WebAssembly file is missing, is incomplete or has the wrong type.
 function watchFetch(fail) {
   const plainFetch = self.fetch;
   self.fetch = async (address, options) => {
