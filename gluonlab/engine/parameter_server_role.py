@@ -145,7 +145,8 @@ def run_server_role() -> None:
             raise
         raise _explain_bind_failure() from None
     # Without the parameter server, MXNet takes every process for a worker, and returns.
-    raise EngineError(explain_missing_parameter_server(f"{ROLE_VARIABLE}={os.environ.get(ROLE_VARIABLE, '')}"))
+    role = os.environ.get(ROLE_VARIABLE, "")
+    raise EngineError(explain_missing_parameter_server(f"the parameter server ({ROLE_VARIABLE}={role})"))
 
 
 def _explain_bind_failure() -> CannotListen:
