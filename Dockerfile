@@ -13,8 +13,8 @@
 # The CUDA image needs the NVIDIA Container Toolkit on the host. Its base image contains no CUDA, because the libraries come from wheels.
 # Labs: docker run --rm -it -p 127.0.0.1:8888:8888 -v gluonlab-work:/work --entrypoint jupyter gluonlab lab --ip 0.0.0.0
 # Grading: docker build --target grading -t gluonlab-grading:0.3.0 .   for gluonlab exercises grade --container, docs/labs.md
-# The CPU image (x86-64, and ARM in emulation) and the grading image (x86-64) were built and tested with Podman. The GPU image has not
-# been built. Its build runs the same commands as make, which .ci/run tests on Debian 12.
+# The CPU image (x86-64, and ARM in emulation) and the grading image (x86-64) were built and tested with Podman, not with Docker. The GPU
+# image has not been built. Its build runs the same commands as make, which .ci/run tests on Debian 12.
 FROM python:3.11-slim-bookworm AS base
 
 # Libraries that MXNet needs, and OpenSSH's client for gluonlab launch --hosts. Debian has libquadmath0 only for x86. On ARM, OpenBLAS

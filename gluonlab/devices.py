@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, Any, Iterator, List, Sequence, Union
 
 from gluonlab.engine.cpu_threads import set_threads
 from gluonlab.engine.local_processes import cores_per_process as cores
-from gluonlab.engine.mxnet_and_cuda_libraries import pip_install_command
+from gluonlab.engine.mxnet_and_cuda_libraries import cuda_build_advice
 from gluonlab.errors import DeviceError, warn
 from gluonlab.gpu.cuda import check_gpus_supported
 from gluonlab.host.launcher_environment import instance_has_gpus, sagemaker_instance_type
@@ -214,8 +214,7 @@ def _why_no_gpu() -> str:
 
     if mx.runtime.Features().is_enabled("CUDA"):
         return "check the driver with nvidia-smi, and check the value of CUDA_VISIBLE_DEVICES"
-    cure = f"pip uninstall -y mxnet, then {pip_install_command('cu112')}"
-    return f"this is MXNet's CPU build; on a machine with GPUs, run {cure}"
+    return f"this is MXNet's CPU build; {cuda_build_advice()}"
 
 
 def _parse_devices(part: object) -> "Iterator[mx.Context]":

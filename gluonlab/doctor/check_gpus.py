@@ -16,7 +16,7 @@ from typing import Dict, Iterable, Iterator, Mapping, Optional, Sequence, Tuple
 from gluonlab.collectives.named_topologies import NVLINK, TOPOLOGIES, Topology, make_topology
 from gluonlab.doctor.check_software import parse_version
 from gluonlab.doctor.findings import Finding, fault, format_count, ok, returns_list, warning
-from gluonlab.engine.mxnet_and_cuda_libraries import pip_install_command
+from gluonlab.engine.mxnet_and_cuda_libraries import has_cuda_build, pip_install_command
 from gluonlab.engine.mxnet_setup import TF32_VARIABLE
 from gluonlab.gpu.cuda import GPU_CHOICES, SUPPORTED_CAPABILITIES, is_supported, sm_name
 from gluonlab.gpu.math_modes import TF32_SINCE
@@ -60,6 +60,8 @@ def check_driver(driver: Driver, flavor: str, driver_files: Tuple[Path, ...] = D
     if driver.gpus and flavor == "mxnet":
         cure = f"pip uninstall -y mxnet, then {pip_install_command('cu112')}"
         cause = "the installed MXNet is the CPU build"
+        if not has_cuda_build():
+            cause, cure = "MXNet has CUDA builds only for Linux on x86-64", "train on CPU devices, or use x86-64"
         yield warning("gpus", "the GPUs are not used", cause, cure)
     if driver.gpus and parse_version(driver.version) < parse_version(OLDEST_DRIVER):
         cause = f"CUDA 11 needs {OLDEST_DRIVER} or newer"

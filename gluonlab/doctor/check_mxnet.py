@@ -121,7 +121,7 @@ def _kvstore_findings(outcome: ProcessOutcome) -> Iterator[Finding]:
 def _horovod_finding(loaded: Optional[Dict[str, Any]], installed: Optional[str]) -> Finding:
     """Report whether Horovod loads. ``loaded``: the child process's answer, or None."""
     if installed is None:
-        return ok("horovod", "not installed: only for training on several machines with Horovod")
+        return ok("horovod", "not installed: only --backend horovod of gluonlab launch needs it")
     if loaded is None:
         cause = "it needs MXNet, whose check did not finish"
         return warning("horovod", f"{installed} was not tested", cause, "fix MXNet first")

@@ -38,11 +38,26 @@ def pip_install_choices(
 
     ``machine``: the name of the processor architecture. The default is this machine's architecture.
     """
-    platform = (system, os.uname().machine if machine is None else machine)
-    if platform == ("darwin", "arm64"):
+    machine = os.uname().machine if machine is None else machine
+    if (system, machine) == ("darwin", "arm64"):
         return "MXNet has no wheel for Apple silicon, so use a Linux container (see gluonlab's docs/install.md)"
     on_gpus = f", or, on a machine with NVIDIA GPUs, {pip_install_command('cu112', version)}"
-    return f"run {pip_install_command('cpu', version)}" + on_gpus * (platform == ("linux", "x86_64"))
+    return f"run {pip_install_command('cpu', version)}" + on_gpus * has_cuda_build(system, machine)
+
+
+def has_cuda_build(system: str = sys.platform, machine: Optional[str] = None) -> bool:
+    """Return whether MXNet 1.9.1 has a wheel with CUDA for this platform.
+
+    ``machine``: the name of the processor architecture. The default is this machine's architecture.
+    """
+    return (system, os.uname().machine if machine is None else machine) == ("linux", "x86_64")
+
+
+def cuda_build_advice(system: str = sys.platform, machine: Optional[str] = None) -> str:
+    """Return text that says how to replace MXNet's CPU build with its CUDA build, if there is one."""
+    if not has_cuda_build(system, machine):
+        return "MXNet has CUDA builds only for Linux on x86-64"
+    return f"on a machine with GPUs, run pip uninstall -y mxnet, then {pip_install_command('cu112')}"
 
 
 def installed_distributions() -> Tuple[str, ...]:

@@ -32,6 +32,22 @@ def has_parameter_server(system: str = sys.platform, machine: str = os.uname().m
     return (system, machine) == ("linux", "x86_64")
 
 
+RUN_WITHOUT_SERVERS = "train in one process with gluonlab run, install Horovod for --backend horovod"
+
+
+def explain_missing_parameter_server(given: str, instead: str = RUN_WITHOUT_SERVERS) -> str:
+    """Return an error message for a platform whose MXNet has no parameter server.
+
+    Args:
+        given: what the user gave, such as ``--backend dist_sync``
+        instead: what the user can do on this platform
+    """
+    return (
+        f"{given} cannot be used, because {NO_PARAMETER_SERVER}: {instead}, or use Linux on x86-64, such as a "
+        "container with --platform linux/amd64"
+    )
+
+
 def parameter_server_workers() -> Optional[WorkerGroup]:
     """Return the group of workers to which this process belongs; None if it is not a worker."""
     number = os.environ.get("DMLC_NUM_WORKER", "")
@@ -112,7 +128,7 @@ def run_server_role() -> None:
     """Run this process as the server or scheduler that its environment names, until the group ends.
 
     MXNet must be loaded. Exits with SystemExit. Raises CannotListen if MXNet cannot listen at its
-    address.
+    address, and EngineError if MXNet was compiled without the parameter server.
     """
     from mxnet.base import MXNetError
     from mxnet.kvstore import kvstore_server
@@ -128,6 +144,9 @@ def run_server_role() -> None:
         if BIND_FAILED not in str(error):
             raise
         raise _explain_bind_failure() from None
+    # Without the parameter server, MXNet takes every process for a worker, and returns.
+    role = os.environ.get(ROLE_VARIABLE, "")
+    raise EngineError(explain_missing_parameter_server(f"the parameter server ({ROLE_VARIABLE}={role})"))
 
 
 def _explain_bind_failure() -> CannotListen:

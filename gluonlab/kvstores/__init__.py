@@ -25,7 +25,8 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, Optional, Sequence
 from gluonlab.config.option_hints import check_argument_names
 from gluonlab.config.renamed_settings import current_kvstore
 from gluonlab.devices import check_device_list
-from gluonlab.engine.mxnet_and_cuda_libraries import pip_install_command
+from gluonlab.engine.mxnet_and_cuda_libraries import cuda_build_advice
+from gluonlab.engine.parameter_server_role import explain_missing_parameter_server, has_parameter_server
 from gluonlab.errors import KVStoreError, unknown
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ def _create_nccl_store(name: str, topology: Optional[str]) -> "KVStoreBase":
     if not mx.runtime.Features().is_enabled("NCCL"):
         raise KVStoreError(
             "kvstore 'nccl' is not available, because this MXNet was built without NCCL: choose kvstore 'device' or "
-            f"'local', or, on a machine with GPUs, run pip uninstall -y mxnet, then {pip_install_command('cu112')}"
+            f"'local'; {cuda_build_advice()}"
         )
     from gluonlab.kvstores.nccl_store import NcclKVStore
 
@@ -137,6 +138,13 @@ def check_kvstore(name: str) -> None:
     """Raise KVStoreError if no kvstore has this name. The message lists the choices."""
     if not isinstance(name, str) or name not in KVSTORES:
         backend = _find_launch_backend(str(name).lower())
+        if backend not in (None, HOROVOD) and not has_parameter_server():
+            raise KVStoreError(
+                explain_missing_parameter_server(
+                    f"kvstore {name!r}",
+                    "choose kvstore 'device', install Horovod for gluonlab launch --backend horovod",
+                )
+            )
         if backend is not None:
             own_loop = f"; in your own loop, use mx.kv.create({backend!r})"
             raise KVStoreError(

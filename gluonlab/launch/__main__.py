@@ -72,8 +72,8 @@ CONTEXT_SETTINGS = {"ignore_unknown_options": True}
     default=DEFAULT_BACKEND,
     show_default=True,
     help="how processes reduce gradients: dist_sync or dist_device_sync (parameter servers sum the gradients of all "
-    "workers), dist_async (parameter servers apply each gradient immediately) or horovod (allreduce); your own program "
-    "receives the environment variables for mx.kv.create or Horovod",
+    "workers), dist_async (parameter servers apply each gradient immediately) or horovod (allreduce); on ARM and "
+    "macOS, only horovod is possible; your own program receives the environment variables for mx.kv.create or Horovod",
 )
 @click.option("--servers", metavar="N", help="number of parameter servers  [default: one per host]")
 @click.option(
@@ -211,6 +211,8 @@ def main(
     elif member is not None:
         check_program(words)
     ssh_options = SshOptions(split_command("--ssh", ssh), python, timeout_s)
+    if member is not None:  # before a rank waits for rank 0
+        check_platform(backend, [LOCAL_HOST])
     if member is not None and member.rank:
         sys.exit(serve_rank_0(member, backend, words, ssh_options.patience, settings))
     available_hosts = _requested_hosts(hosts, hostfile)

@@ -24,7 +24,7 @@ from gluonlab.config import TrainConfig
 from gluonlab.config.command_line import given_settings
 from gluonlab.config.option_checks import as_number
 from gluonlab.config.option_hints import nearest_option
-from gluonlab.engine.parameter_server_role import NO_PARAMETER_SERVER, has_parameter_server
+from gluonlab.engine.parameter_server_role import explain_missing_parameter_server, has_parameter_server
 from gluonlab.errors import ConfigError
 from gluonlab.launch.hosts import MAX_PROCESSES, Host
 from gluonlab.launch.process_membership import Membership
@@ -67,11 +67,7 @@ def check_platform(
     ``hosts``: the hosts on which the processes run.
     """
     if not has_parameter_server(system, machine) and backend != "horovod" and any(host.is_local for host in hosts):
-        raise ConfigError(
-            f"--backend {backend} cannot be used, because {NO_PARAMETER_SERVER}: train in one process with "
-            "gluonlab run, install Horovod for --backend horovod, or use Linux on x86-64, for example in a "
-            "container with --platform linux/amd64"
-        )
+        raise ConfigError(explain_missing_parameter_server(f"--backend {backend}"))
 
 
 def parse_number(name: str, text: str, unit: str, least: float, most: float) -> float:

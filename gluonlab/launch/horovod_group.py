@@ -15,7 +15,7 @@ from gluonlab.engine.local_processes import set_local_process_count
 from gluonlab.errors import ConfigError, EngineError
 from gluonlab.kvstores.process_groups import SummingGroup
 from gluonlab.launch.group_processes import gpus_of_local_rank
-from gluonlab.launch.horovod_settings import set_horovod_defaults
+from gluonlab.launch.horovod_settings import explain_missing_horovod, set_horovod_defaults
 from gluonlab.launch.ports_and_addresses import ipv4_addresses, is_loopback
 
 
@@ -32,10 +32,7 @@ class Horovod(SummingGroup):
         try:
             import horovod.mxnet as hvd
         except ImportError as error:
-            raise EngineError(
-                f"--backend horovod: Horovod for MXNet cannot be imported ({error}): compile it "
-                "as described in docs/launch.md, or choose --backend dist_sync"
-            ) from None
+            raise EngineError(explain_missing_horovod(error)) from None
         set_horovod_defaults()
         _check_hostname_address()
         # Exit handlers run in reverse order. So this handler runs after that of hvd.init.

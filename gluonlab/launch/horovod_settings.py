@@ -9,6 +9,7 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional
 import click
 
 from gluonlab.config.command_line import SettingOption
+from gluonlab.engine.parameter_server_role import has_parameter_server
 from gluonlab.errors import ConfigError
 from gluonlab.launch.check_launcher_arguments import parse_number, parse_whole_number
 
@@ -21,6 +22,15 @@ MAX_THRESHOLD_MB, MAX_CYCLE_TIME_MS = 2**16, 60_000
 # a different order, so results would not be bit-identical from run to run. gluonlab's buckets of
 # gradients are large enough without fusion.
 DEFAULT_VARIABLES = {THRESHOLD_VARIABLE: "0"}
+
+
+def explain_missing_horovod(error: ImportError) -> str:
+    """Return an error message for the error of an import of Horovod."""
+    instead = "choose --backend dist_sync" if has_parameter_server() else "train in one process with gluonlab run"
+    return (
+        f"--backend horovod: Horovod for MXNet cannot be imported ({error}): compile it as described in "
+        f"docs/launch.md, or {instead}"
+    )
 
 
 class _HorovodOption(NamedTuple):

@@ -19,7 +19,11 @@ from mxnet import nd
 from mxnet.base import _LIB, check_call
 
 from gluonlab.engine.local_processes import set_local_process_count
-from gluonlab.engine.parameter_server_role import NO_PARAMETER_SERVER, has_parameter_server, parameter_server_count
+from gluonlab.engine.parameter_server_role import (
+    explain_missing_parameter_server,
+    has_parameter_server,
+    parameter_server_count,
+)
 from gluonlab.errors import EngineError, RunError
 from gluonlab.kvstores.mxnet_stores import allocate_keys
 from gluonlab.kvstores.process_groups import ProcessGroup, SummingGroup
@@ -66,7 +70,7 @@ class ParameterServer(SummingGroup):
             self._store = mx.kv.create(name)
         except mx.base.MXNetError:
             if not has_parameter_server():
-                raise EngineError(f"--backend {name} cannot be used, because {NO_PARAMETER_SERVER}") from None
+                raise EngineError(explain_missing_parameter_server(f"--backend {name}")) from None
             raise EngineError(
                 f"--backend {name}: the environment contains no scheduler address: start this "
                 "program with gluonlab launch -n 2 -- python YOUR_PROGRAM.py, or, on SageMaker, "

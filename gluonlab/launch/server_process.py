@@ -15,6 +15,7 @@ from typing import Any
 from gluonlab.engine.parameter_server_role import CannotListen
 from gluonlab.errors import EngineError
 from gluonlab.launch.group_processes import PORT_TAKEN, RENDEZVOUS_ARGUMENTS, report_status
+from gluonlab.launch.horovod_settings import explain_missing_horovod
 
 
 def _run_server_role() -> None:
@@ -49,10 +50,7 @@ def _serve_rendezvous(address: str, port: str, hosts: str) -> None:
     try:
         _make_rendezvous_server(address, int(port), hosts).serve_forever()
     except ImportError as error:
-        sys.exit(
-            f"error: --backend horovod: Horovod for MXNet cannot be imported ({error}): compile "
-            "it as described in docs/launch.md, or choose --backend dist_sync"
-        )
+        sys.exit(f"error: {explain_missing_horovod(error)}")
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             report_status(PORT_TAKEN)

@@ -15,6 +15,7 @@ from gluonlab.config import TrainConfig, option_name
 from gluonlab.data.loading.split_batch import Microbatches
 from gluonlab.data.sets.dataset import Dataset
 from gluonlab.engine.fast_invoke import ARRAY_LIMIT
+from gluonlab.engine.parameter_server_role import explain_missing_parameter_server, has_parameter_server
 from gluonlab.errors import ConfigError, KVStoreError, ModelError, unknown
 from gluonlab.kvstores import check_topology
 from gluonlab.kvstores.allreduce_store import SHARDED
@@ -158,6 +159,8 @@ def check_server_update_options(config: TrainConfig, group: ProcessGroup) -> Non
     """
     if not updates_on_servers(config, group):
         return
+    if not has_parameter_server():
+        raise ConfigError(explain_missing_parameter_server("--update-on-servers", "remove --update-on-servers"))
     if not group.servers:
         group_name = group.name or "a single process"
         raise ConfigError(

@@ -88,8 +88,8 @@ REFUSED = [
     (KVStoreError, dict(kvstore="rign"), "unknown kvstore 'rign': .*did you mean 'ring'"),
     (
         KVStoreError,
-        dict(kvstore="dist_sync"),
-        ("kvstore 'dist_sync' is for several processes: start them with gluonlab launch -n N --backend dist_sync"),
+        dict(kvstore="horovod"),
+        ("kvstore 'horovod' is for several processes: start them with gluonlab launch -n N --backend horovod"),
     ),
     (
         KVStoreError,
@@ -313,7 +313,8 @@ BACKEND_OF.update(dist_sync_device="dist_device_sync", Dist_Async="dist_async", 
 
 
 @pytest.mark.parametrize(("name", "backend"), [*BACKEND_OF.items(), ("horovod", "horovod")])
-def test_the_name_of_a_store_of_processes_is_refused_with_the_command_that_starts_them(name, backend):
+def test_the_name_of_a_store_of_processes_is_refused_with_the_command_that_starts_them(monkeypatch, name, backend):
+    monkeypatch.setattr("gluonlab.kvstores.has_parameter_server", lambda: True)
     # MXNet itself silently makes a local store of "horovod", "byteps" and "p3".
     assert backend in BACKENDS
     with pytest.raises(KVStoreError) as raised:

@@ -164,7 +164,7 @@ NO_NUMBERS = ["1e-3x", "0;1", "\N{ARABIC-INDIC DIGIT ONE}", "-1", "2.5.1", "1_0"
 BESIDE = {
     "launch --fusion-threshold-mb": ["--backend", "horovod", "-n", "2"],
     "launch --cycle-time-ms": ["--backend", "horovod", "-n", "2"],
-    "launch --min-np": ["--backend", "dist_sync", "-n", "2", "--max-restarts", "1", "--", "--out", "x"],
+    "launch --min-np": ["--backend", "horovod", "-n", "2", "--max-restarts", "1", "--", "--out", "x"],
     "allreduce draw": ["ring"],
     "allreduce simulate": ["p3.16xlarge"],
     "allreduce solve": ["p3.8xlarge"],

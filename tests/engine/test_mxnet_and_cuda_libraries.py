@@ -7,7 +7,12 @@ import shutil
 import pytest
 from support.environments import INSTALLED, VirtualEnvironment
 
-from gluonlab.engine.mxnet_and_cuda_libraries import pip_install_choices, pip_install_command
+from gluonlab.engine.mxnet_and_cuda_libraries import (
+    cuda_build_advice,
+    has_cuda_build,
+    pip_install_choices,
+    pip_install_command,
+)
 
 VERSIONS = [(3, minor) for minor in range(8, 15)]
 
@@ -47,6 +52,16 @@ def test_a_command_installs_the_extras_and_the_mxnet_of_setup_py(version, extra,
 def test_the_choices_are_the_wheels_of_the_platform(platform, expected, missing):
     choices = pip_install_choices((3, 11), *platform)
     assert expected in choices and missing not in choices
+
+
+@pytest.mark.parametrize(
+    ("platform", "is_available"),
+    [(("linux", "x86_64"), True), (("linux", "aarch64"), False), (("darwin", "x86_64"), False)],
+)
+def test_the_cuda_build_is_recommended_only_where_there_is_one(platform, is_available):
+    assert has_cuda_build(*platform) is is_available
+    assert ("pip" in cuda_build_advice(*platform)) is is_available
+    assert ("only for Linux on x86-64" in cuda_build_advice(*platform)) is not is_available
 
 
 @pytest.mark.long

@@ -11,6 +11,7 @@ import pytest
 from PIL import Image
 from support.processes import REPOSITORY
 
+from gluonlab.bench.harness.worker_processes import NO_SERVER
 from gluonlab.data.images.decoder_pool import DecodeWorker
 from gluonlab.engine.cpu_threads import threads_per_device
 from gluonlab.engine.openmp_settings import uses_openmp
@@ -88,7 +89,7 @@ def mac_python(python, tmp_path):
     """
     (tmp_path / "private" / "tmp").mkdir(parents=True)
     (tmp_path / "tmp").symlink_to(tmp_path / "private" / "tmp")
-    return lambda *arguments: python(*arguments, TMPDIR=str(tmp_path / "tmp"), **FAKE)
+    return lambda *arguments, **variables: python(*arguments, TMPDIR=str(tmp_path / "tmp"), **FAKE, **variables)
 
 
 @pytest.mark.parametrize(
@@ -98,7 +99,7 @@ def mac_python(python, tmp_path):
         (SIGNAL_ZOMBIES, "signaled"),
         (BLOCK_INTERRUPTS, "set()"),
         (POLLED, "Bad file descriptor"),
-        (HOST, f"lo0 {NO_PARAMETER_SERVER}"),
+        (HOST, f"lo0 {NO_SERVER}"),
     ],
 )
 def test_system_calls_work_without_parts_of_linux(mac_python, code, printed):
@@ -133,8 +134,16 @@ def test_the_doctor_calls_macos_untested_and_finds_no_fault(mac_python):
     assert not [finding for finding in report["findings"] if "itself failed" in finding["what"]]
 
 
-def test_the_launcher_refuses_what_this_build_of_mxnet_lacks_in_one_line(mac_python):
-    result = mac_python("-m", "gluonlab", "launch", "-n", "2", "--", "--gpus", "1")
+@pytest.mark.parametrize(
+    ("words", "variables"),
+    [
+        (["-n", "2"], {}),
+        ([], {"PMI_RANK": "0", "PMI_SIZE": "2"}),
+        ([], {"PMI_RANK": "1", "PMI_SIZE": "2"}),  # does not wait for rank 0
+    ],
+)
+def test_the_launcher_refuses_what_this_build_of_mxnet_lacks_in_one_line(mac_python, words, variables):
+    result = mac_python("-m", "gluonlab", "launch", *words, "--", "--gpus", "1", **variables)
     assert (result.returncode, result.stdout, result.stderr.count("\n")) == (2, "", 1)
     assert result.stderr.startswith(f"error: --backend dist_sync cannot be used, because {NO_PARAMETER_SERVER}")
 

@@ -13,7 +13,7 @@ import pytest
 from support.gatherings import HANG_LIMIT_S, connect_to_rank_0, hello_message, run_rendezvous
 from support.launched_environments import blaunch_environments, srun_environments, torchrun_environments
 from support.launcher import QUICK_LAUNCH_OPTIONS, listening_ports
-from support.parameter_server import free_port, kill_processes
+from support.parameter_server import free_port, kill_processes, require_parameter_server
 from support.processes import clean_environment
 from support.waiting import wait_until
 from support.worker_processes import handles_signal
@@ -147,6 +147,7 @@ def start_job(
 
     ``own_port``: by rank, where another port than ``port`` leads to rank 0.
     """
+    require_parameter_server()
     port, processes = str(port or free_port()), []
     for rank, variables in list(enumerate(SCHEDULERS[scheduler]((count,))))[first : come or count]:
         rank_0_port = str((own_port or {}).get(rank, port))

@@ -133,6 +133,12 @@ def plan_of(settings, own=NO_USER_COMPONENTS):
     return make_plan(TrainConfig(**{"devices": device_spec(2), **settings}), dataset, components=own)
 
 
+@pytest.fixture(autouse=True)
+def has_parameter_server(monkeypatch):
+    """On ARM, MXNet has none, which changes a message."""
+    monkeypatch.setattr("gluonlab.training.config_checks.has_parameter_server", lambda: True)
+
+
 @pytest.mark.parametrize(
     "key",
     [

@@ -56,6 +56,7 @@ from gluonlab.collectives.topology_aware import AUTO, MAX_AUTO_DEVICES, TOPOLOGY
 from gluonlab.config import option_name
 from gluonlab.config.option_checks import whole_number_check
 from gluonlab.devices import devices
+from gluonlab.engine.parameter_server_role import explain_missing_parameter_server, has_parameter_server
 from gluonlab.errors import ConfigError, KVStoreError, RunError, unknown
 from gluonlab.files.atomic_files import temporary_folder
 from gluonlab.gpu.cuda import enable_peer_access
@@ -207,9 +208,13 @@ class MultiprocessAllreduce:
 def start_process_groups(backends: Sequence[str], size: int) -> Iterator[List[ProcessGroupWorker]]:
     """Start ``size`` processes for each backend, and stop them at the end of the with block.
 
-    Raises RunError if Horovod is not installed, or if a process does not start.
+    Raises RunError if Horovod is not installed, if MXNet lacks the parameter server, or if a process
+    does not start.
     """
     for name in backends:
+        if name != HOROVOD and not has_parameter_server():
+            instead = "choose --processes horovod, omit --processes"
+            raise RunError(explain_missing_parameter_server(f"--processes {name}", instead))
         reason = missing_backend_reason(name)
         if reason is not None:
             raise RunError(f"--processes {name}: {reason}")

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Dict, Iterable, List, Mapping, NoReturn, Optional
 
 from gluonlab.bench.harness.machine_info import CHECKOUT
-from gluonlab.engine.parameter_server_role import NO_PARAMETER_SERVER, has_parameter_server
+from gluonlab.engine.parameter_server_role import has_parameter_server
 from gluonlab.errors import ConfigError, RunError, unknown
 from gluonlab.host.child_processes import die_with_parent, signal_group
 
@@ -256,6 +256,7 @@ BACKENDS = ("dist_sync", HOROVOD)
 # After the default of 30 seconds, a process of a group that pauses (`Worker`) would report that it
 # has lost the others.
 BACKEND_VARIABLES = {HOROVOD: {"HOROVOD_GLOO_TIMEOUT_SECONDS": "600"}}
+NO_SERVER = "MXNet's wheel has no parameter server"  # short, for tables
 NO_HOROVOD = "Horovod is not installed: run make .venv-horovod/.ready to compile it"
 
 
@@ -272,4 +273,4 @@ def missing_backend_reason(backend: str) -> Optional[str]:
     """Return why a backend cannot be measured on this machine, or None."""
     if backend == HOROVOD:
         return NO_HOROVOD if importlib.util.find_spec("horovod") is None else None
-    return None if not backend or has_parameter_server() else NO_PARAMETER_SERVER
+    return None if not backend or has_parameter_server() else NO_SERVER

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Optional, Tuple
 import numpy as np
 from PIL import Image
 
+from gluonlab.engine.mxnet_and_cuda_libraries import needs_arm_libraries
 from gluonlab.errors import DataError, warn
 
 cykooz: Any = None  # not available on Linux on ARM, for which the package has no wheels
@@ -115,10 +116,10 @@ def resolve_resizer(requested: Optional[str]) -> str:
     if requested not in RESIZERS:
         raise DataError(f"--resizer {requested}: choose {CYKOOZ} or {PILLOW}")
     if requested == CYKOOZ:
-        raise DataError(
-            "--resizer cykooz requires the package cykooz.resizer, which is not installed: run "
-            "pip install cykooz.resizer, or choose --resizer pillow"
-        )
+        reason = "is not installed: run pip install cykooz.resizer, or"
+        if needs_arm_libraries():  # Linux on ARM
+            reason = "has no wheels for Linux on ARM:"
+        raise DataError(f"--resizer cykooz requires the package cykooz.resizer, which {reason} choose --resizer pillow")
     return requested
 
 

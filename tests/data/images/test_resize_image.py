@@ -138,8 +138,13 @@ def test_cykooz_is_the_default_if_it_is_installed(monkeypatch):
     monkeypatch.setattr(resize, "cykooz", None)
     resize.default_resizer.cache_clear()
     assert resolve_resizer(None) == resolve_resizer(PILLOW) == PILLOW
-    with pytest.raises(DataError, match="--resizer cykooz requires the package"):
-        resolve_resizer(CYKOOZ)
+    for is_arm, advice in (
+        (False, "is not installed: run pip install cykooz.resizer, or"),
+        (True, "has no wheels for"),
+    ):
+        monkeypatch.setattr(resize, "needs_arm_libraries", lambda is_arm=is_arm: is_arm)
+        with pytest.raises(DataError, match=f"--resizer cykooz requires the package .*, which {advice}"):
+            resolve_resizer(CYKOOZ)
     with pytest.raises(DataError, match="--resizer opencv: choose cykooz or pillow"):
         resolve_resizer("opencv")
 
