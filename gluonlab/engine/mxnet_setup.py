@@ -79,12 +79,13 @@ def install_setup_hook() -> None:
 def remove_setup_hook() -> None:
     """Remove the import hook, so that MXNet can be measured with its own defaults.
 
-    The names that MXNet uses but numpy has removed are still added to numpy, since MXNet cannot be
-    imported without them.
+    The names that MXNet uses but numpy has removed are still added to numpy, and the libraries that
+    MXNet needs on ARM are still loaded, since MXNet cannot be imported without them.
     """
     import numpy
 
     mxnet_fixes.put_back_numpy_names(numpy)
+    _load_arm_libraries()
     mxnet_import.remove_import_hook()
 
 
@@ -116,13 +117,18 @@ def _prepare_import() -> None:
             f"{' and '.join(installed)} are both installed and overwrite each other's files: run pip "
             f"uninstall -y {' '.join(installed)}, then {pip_install_choices()}"
         )
+    _load_arm_libraries()
+    if "mxnet-cu112" in installed:
+        load_cuda_libraries()
+        _disable_unsupported_fusion()
+
+
+def _load_arm_libraries() -> None:
+    """Load OpenBLAS for MXNet on Linux on ARM."""
     if needs_arm_libraries():
         from gluonlab.engine.arm_libraries import load_arm_libraries
 
         load_arm_libraries(sys.path)
-    if "mxnet-cu112" in installed:
-        load_cuda_libraries()
-        _disable_unsupported_fusion()
 
 
 def _patch_imported_mxnet() -> None:
